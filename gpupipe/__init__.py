@@ -87,35 +87,24 @@ __all__ += [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise _refuse(name)
+        from gpupipe.support.attributes import answer_names
+
+        for part in () if name.startswith("_") else _NAMES[""].split():  # which may have the name
+            importlib.import_module(f"gpupipe.{part}")
+        answer_names(__name__, __all__, _suggest)(name)
     with pause_collector():  # what modules make stays
         module = importlib.import_module(f"gpupipe.{_HOME[name] or name}")
     return getattr(module, name) if _HOME[name] else module
 
 
-def _refuse(name: str) -> AttributeError:
-    """Build the error for a name that is not here: it may be another module's, another library's, or misspelt."""
-    if name.startswith("_"):
-        return AttributeError(f"module 'gpupipe' has no attribute {name!r}")
-    from gpupipe.errors import AttributeNotFound, nearest
-
-    modules = [
-        module
-        for module in _NAMES[""].split()
-        if name in getattr(importlib.import_module(f"gpupipe.{module}"), "__all__", ())
-    ]
-    near, remedy = nearest(name, __all__), "help(gp)"
-    if modules:
-        remedy = f"gp.{modules[0]}.{name}"
-    elif name.startswith("from_"):
-        remedy = "gp.from_frame"
-    elif (reader := name.replace("scan_", "read_", 1)) in __all__:
-        remedy = f"gp.{reader}"
-    elif name.startswith("read_") and hasattr(sys.modules.get("pandas"), name):
-        remedy = f"gp.from_frame(pandas.{name}(...))"
-    elif near is not None:
-        remedy = f"gp.{near}"
-    return AttributeNotFound(f"gpupipe.{name}", "there is no such name", expected="a name of dir(gp)", remedy=remedy)
+def _suggest(name: str) -> str | None:
+    """Suggest what to write for a name of pandas or Polars."""
+    reader = name.replace("scan_", "read_", 1)
+    if reader != name and reader in __all__:
+        return f"gp.{reader}"
+    if name.startswith("read_") and hasattr(sys.modules.get("pandas"), name):
+        return f"gp.from_frame(pandas.{name}(...))"
+    return "gp.from_frame" if name.startswith("from_") else None
 
 
 def __dir__() -> list[str]:

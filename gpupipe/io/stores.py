@@ -301,16 +301,12 @@ def open_decompressed(input_file: Input) -> Iterator[Any]:
 
 def _get_member(archive: zipfile.ZipFile, path: str) -> zipfile.ZipInfo:
     """Return the only file in an archive."""
-    members = [
-        member for member in archive.infolist() if not (member.is_dir() or member.filename.startswith(_OF_MACOS))
-    ]
+    files = (member for member in archive.infolist() if not member.is_dir())
+    members = [member for member in files if not member.filename.startswith(_OF_MACOS)]
     expected, remedy = "one file, which anybody may read", "unzip it, and read the files that are meant"
     if len(members) != 1:
-        got, problem = (
-            [member.filename for member in members],
-            f"the archive holds {format_count(len(members), 'file')}",
-        )
-        raise BadFile(path, problem, got=got, expected=expected, remedy=remedy)
+        problem = f"the archive holds {format_count(len(members), 'file')}"
+        raise BadFile(path, problem, got=[member.filename for member in members], expected=expected, remedy=remedy)
     if members[0].flag_bits & 1:
         raise BadFile(path, "the file in the archive is encrypted", expected=expected, remedy=remedy)
     return members[0]

@@ -257,22 +257,24 @@ class TransformPlan:
 
     def warn_of_no_past(self, data: Dataset) -> None:
         """Warn of columns of windows that have no value in any row of `data`, to which a history was given."""
-        backend = select(get_executor().resolve(data.backend))
-        row_ids = []
+        backend, num_rows = select(get_executor().resolve(data.backend)), 0
+        empty = {position: list(names) for position, (_, _, names) in self.window_steps.items()}
         for partition in data.partitions:
+            if not any(empty.values()):
+                return
             frame = data.read(partition, self.reads[:1], backend)
-            row_ids.append(partition.row_ids(backend.xp)[backend.positions(frame)])
-        for position, (step, _, names) in self.window_steps.items():
-            empty = list(names) if any(map(len, row_ids)) else []
-            for ids in filter(len, row_ids):
-                columns = self.side_columns[position].columns(empty, ids, backend) if empty else {}
-                empty = [name for name, column in columns.items() if _is_missing(column, backend)]
-            if empty:
+            ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+            num_rows += len(ids)
+            for position, names in empty.items():
+                columns = self.side_columns[position].columns(names, ids, backend) if names and len(ids) else {}
+                empty[position] = [name for name in names if name not in columns or _is_missing(columns[name], backend)]
+        for position, names in empty.items():
+            if names and num_rows:
                 _log.warning(
                     "history= gives no row of the data a value of %s: the %s there are others, the times later, or the "
                     "values missing",
-                    shorten_list(empty),
-                    shorten_list(step.keys) or "rows",
+                    shorten_list(names),
+                    shorten_list(self.window_steps[position][0].keys) or "rows",
                 )
 
     def compute_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:

@@ -42,16 +42,26 @@ class Answering:
             raise AttributeNotFound(where, _PROBLEM, expected=expected, remedy=remedy)
 
 
-def answer_names(module: str, names: Sequence[str]) -> Callable[[str], NoReturn]:
-    """Make the `__getattr__` of a public module, which answers a name that is misspelt or another public module's."""
+def _suggest_nothing(name: str) -> None:
+    """Know no name of another library."""
+
+
+def answer_names(
+    module: str, names: Sequence[str], suggest: Callable[[str], str | None] = _suggest_nothing
+) -> Callable[[str], NoReturn]:
+    """Make the `__getattr__` of a public module, which answers a name that is misspelt or another public module's.
+
+    `suggest` returns what to write for a name of another library.
+    """
 
     def refuse(name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         loaded = [home for home in sys.modules if home.startswith("gpupipe.") and home.count(".") == 1]
         homes = [f"{home}.{name}" for home in loaded if name in getattr(sys.modules[home], "__all__", ())]
-        near = nearest(name, names)
-        remedy = [*homes, f"help({module})" if near is None else f"{module}.{near}"][0].replace("gpupipe.", "gp.", 1)
-        raise AttributeNotFound(f"{module}.{name}", _PROBLEM, expected=f"a name of dir({module})", remedy=remedy)
+        near, alias = nearest(name, names), module.replace("gpupipe", "gp", 1)
+        remedy = next(iter(homes), "").replace("gpupipe", "gp", 1) or suggest(name)
+        remedy = remedy or (f"help({alias})" if near is None else f"{alias}.{near}")
+        raise AttributeNotFound(f"{module}.{name}", _PROBLEM, expected=f"a name of dir({alias})", remedy=remedy)
 
     return refuse

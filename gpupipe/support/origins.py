@@ -229,25 +229,6 @@ def leave_groups(origins: Origins, *, by_own_key: bool = False) -> Origins:
     return frozenset(origin._replace(when=when) for origin in origins for when in whens[origin.when])
 
 
-def treat_groups_as_rows(origins: Origins, left: Origins) -> Origins:
-    """Return the origins of values that a join finds by equal keys: groups of no table of the left are rows to it.
-
-    Example:
-        >>> lines = frozenset({Origin("lines", "amount", When.GROUP)})
-        >>> for table in ("orders", "lines"):
-        ...     print([o.when.value for o in treat_groups_as_rows(lines, frozenset({Origin(table, "order")}))])
-        ['now']
-        ['group']
-    """
-    tables = {origin.table for origin in left}
-    return frozenset(
-        origin._replace(when=When.NOW)
-        if origin.when == When.GROUP and not any(are_related(origin.table, table) for table in tables)
-        else origin
-        for origin in origins
-    )
-
-
 def is_earlier(origin: Origin) -> bool:
     """Whether the values are those of strictly earlier rows, or there are none."""
     return origin.when in _EARLIER or origin.when in _NO_VALUES

@@ -46,7 +46,6 @@ from gpupipe.support.origins import (
     pick,
     reveal_choice,
     shift,
-    treat_groups_as_rows,
 )
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
@@ -219,8 +218,7 @@ class TableJoin(Transform):
 
     def _look_up(self, origins: Origins, left: Schema, left_origins: Origins) -> Origins:
         """Return the origins of a right column in the rows that find it."""
-        keys = [self.right_schema[key].origins for key in self.right_keys]
-        return treat_groups_as_rows(look_up(origins, keys, left_origins), left_origins)
+        return look_up(origins, [self.right_schema[key].origins for key in self.right_keys], left_origins)
 
     def _prepare_once(self, kind: str, prepare: Callable[[], Any]) -> Any:
         """Prepare the right table at the first call for a backend, or a backend and a type; return it."""

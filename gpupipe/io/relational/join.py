@@ -46,7 +46,6 @@ from gpupipe.support.origins import (
     pick,
     reveal_choice,
     shift,
-    treat_groups_as_rows,
 )
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
@@ -84,8 +83,8 @@ class _Sides:
             whens = ANY_ROW
         for item in columns:
             origins = reveal_choice(item.origins, left)
-            item_whens = ANY_ROW if self._times and is_in_other_order(origins, times[1]) else whens
-            origins = shift(origins, *item_whens) if item_whens else treat_groups_as_rows(origins, left)
+            item_whens = ANY_ROW if self._times and is_in_other_order(origins, times[1]) else whens or (When.NOW,)
+            origins = shift(origins, *item_whens)
             added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
         return added
 

@@ -200,13 +200,8 @@ _READERS = {
 _MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 _COPIED = 1 << 20
 _PART_BYTES = 4 << 20  # that one thread scans at a time
-_DAMAGED_PACKING = (
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    zipfile.BadZipFile,
-    NotImplementedError,
-)  # or an unknown codec
+# The last is zipfile's, of a method of compression that it does not know.
+_DAMAGED_PACKING = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 _DAMAGE = (OSError, UnicodeError, csv.Error, *_DAMAGED_PACKING)
 REWRITTEN = "rewritten"
 
