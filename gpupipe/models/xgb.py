@@ -26,6 +26,7 @@ from gpupipe.models.forest import make_forest
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
 from gpupipe.support.calls import find_argument
+from gpupipe.support.text import derive
 from gpupipe.support.validation import (
     check_choice,
     check_instance,
@@ -289,7 +290,9 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
             expected, remedy = "at most 2^24 ids, which are exact in float32", "pre.Categorify(min_frequency=10)"
             raise refuse_argument(model, "cardinalities", count, expected, remedy, problem="too many ids")
     if config["lists"]:
-        problem, remedy = "trees take no lists", "features without lists, or pre.ListSlice for their first elements"
+        problem, name = "trees take no lists", next(iter(config["lists"]))
+        instead = "T." + derive(name, "len({})", f"num_{name}")
+        remedy = f"{instead} and such columns as features in place of the lists, or gp.models.MLP, which takes lists"
         raise refuse_argument(model, "lists", list(config["lists"]), "no lists", remedy, problem=problem)
     params = config["params"]
     check_instance(model, Mapping, "parameters of XGBoost by their names", None, params=params)

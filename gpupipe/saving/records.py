@@ -29,7 +29,7 @@ def answer_records(
 
     Keys that are no columns of `source` are left out, as are values of another type in columns that `list_reads` does
     not name, of a table with these columns. A missing value is None: a key that only some rows have is an error.
-    Times may be text in ISO format.
+    Times may be text in ISO format; those of a zone are answered in it.
     """
     rows: Sequence[Mapping[str, Any]] = [data] if isinstance(data, Mapping) else data
     if not rows:
@@ -54,7 +54,9 @@ def answer_records(
             raise
         raise ColumnNotFound.among("the data", error.column, [*map(str, names)]) from None
     owner = infer_backend(frame)
-    records = owner.to_arrow(owner.encode(frame)).to_pylist()
+    encoded = owner.encode(frame)
+    types = pa.schema((item.name, get_file_type(item)) for item in owner.schema_of(encoded, owner.classify(frame)))
+    records = owner.to_arrow(encoded).cast(types).to_pylist()
     return records[0] if isinstance(data, Mapping) else records
 
 

@@ -320,7 +320,8 @@ def list_shared(origins: Origins, keys: Origins) -> Origins:
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it, nor does the order of its rows. Where it comes from nothing
+    Of a target that comes from any rows, as a sum over a group that was joined back does, these are also values of the
+    own row, a part of it. Keys by which a target was looked up tell nothing of it, nor does the order of its rows. Where it comes from nothing
     else, as a count does, what holds all of the keys tells it. Parts of a table are related to all of it, and to each
     other unless no row can be in both; see `are_related`.
 
@@ -335,10 +336,10 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         frozenset(origin for origin in part if origin.when not in _NO_VALUES) for part in (feature, target)
     )
     values = {origin for origin in target if origin.when not in _KEYS}
-    latest: dict[tuple[str, str, bool], int] = {}
+    ranks: dict[tuple[str, str, bool], set[int]] = {}
     for origin in values or target:
-        name = origin.table, origin.column, origin.when in _GROUPS
-        latest[name] = max(latest.get(name, -1), _RANK[origin.when])
+        ranks.setdefault((origin.table, origin.column, origin.when in _GROUPS), set()).add(_RANK[origin.when])
+    latest = {name: 0 if len(each) == len(ANY_ROW) else max(each) for name, each in ranks.items()}
     leaks = {
         (table, column)
         for origin in feature

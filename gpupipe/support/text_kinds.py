@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import strptime
 
 from gpupipe.support.text import derive
@@ -57,12 +57,14 @@ def recognise_texts(texts: Iterable[str]) -> str | None:
     return next(kinds, None) if filled else None
 
 
-def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
+def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     """Suggest the steps that parse a column whose texts stand for `kind`, or the calls that read dates like `texts`.
 
+    Empty texts become missing.
+
     Example:
-        >>> suggest_parsing("price", "numbers")
-        "T.Cast({'price': 'float64'})"
+        >>> suggest_parsing("price", "numbers"), suggest_parsing("age", "numbers", ["40", ""])
+        ("T.Cast({'price': 'float64'})", "T.Cast({'age': 'float64'}, errors='coerce')")
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
         "gp.read_csv(..., timestamp_formats={'day': '%d/%m/%Y'}), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
     """
@@ -71,7 +73,9 @@ def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
         of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
         read = f"gp.read_csv(..., timestamp_formats={of_files})"
         return f"{read}, or pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'})"
-    cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
+    dtype = "timestamp" if kind == "times in ISO format" else "float64"
+    errors = "" if all(map(str.strip, texts)) else ", errors='coerce'"
+    cast = f"T.Cast({{{name!r}: {dtype!r}}}{errors})"
     if kind not in _NUMBERS:
         return cast
     first, *alternatives = (f"T.{derive(name, number)}" for number in _list_readings(kind, texts))

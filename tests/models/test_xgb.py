@@ -18,6 +18,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.models import XGB, xgboost_rows
 from gpupipe.models.booster import MAX_CATEGORIES, OBJECTIVES, write_margins
@@ -370,6 +371,16 @@ def test_an_argument_that_makes_no_sense_is_named(options: dict[str, Any], name:
         XGB(2, **options)
     if "min_child_wieght" in str(options):
         assert caught.value.remedy == "params={'min_child_weight': ...}"
+
+
+def test_columns_computed_of_lists_are_offered_instead() -> None:
+    frame = pd.DataFrame({"my basket": [["a", "b"], [], ["b"], ["a"]] * 20, "y": [0, 1] * 40})
+    pipeline = gp.Pipeline([], gp.Features((["my basket"], pre.Categorify()), target="y")).fit(frame)
+    with raises(BadConfig, where="XGB(lists=)") as caught:
+        XGB.from_schema(pipeline.schema)
+    step = eval(caught.value.remedy.partition(" and ")[0], {"T": T})
+    pipeline = gp.Pipeline([step], gp.Features(["num_my basket"], target="y")).fit(frame)
+    assert XGB.from_schema(pipeline.schema).layout.width == 1
 
 
 def test_parameters_that_xgboost_refuses(learned: tuple[gp.Pipeline, pd.DataFrame, XGB]) -> None:

@@ -346,6 +346,17 @@ def test_what_a_target_was_looked_up_by_is_no_leak() -> None:
         fit(SALES, "label_lag_1_by_label", target="label", steps=[*steps, T.Lag("label", by="label", order_by="date")])
 
 
+def test_the_own_part_of_a_target_that_is_a_sum_over_its_group_leaks() -> None:
+    data = sales().join(sales().group_by("store").agg(total=("sales", "sum")), on="store")
+    steps = [T.Lag("sales", **STORES), T.Derive(twice="sales * 2.0", ahead="1.0 * total")]
+    for name in ("sales", "twice", "ahead"):
+        with pytest.raises(errors.LeakageError, match=repr(name)):
+            fit(data, name, target="total", steps=steps)
+    assert fit(data, "price", LAG, target="total", steps=steps).schema.numeric
+    growth = [T.Lag("sales", [1, -1], **STORES), T.Derive(growth=f"coalesce({LEAD}, 0) - sales")]
+    assert fit(data, "sales", LAG, target="growth", steps=growth).schema.numeric
+
+
 def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:
     steps = [T.CumulativeCount("store", order_by="date"), T.Derive(twice="cumcount_by_store * 2.0")]
     with pytest.raises(errors.LeakageError, match="'twice'"):

@@ -24,7 +24,7 @@ FRAME = pd.DataFrame(
         "at": pd.date_range("2013-01-01", periods=40, freq="h"),
         "day": pd.Series(pd.date_range("2013-01-01", periods=40)).dt.date,
         "m": pd.array([1, None] * 20, dtype="Int64"),
-        "zoned": pd.date_range("2013-01-01", periods=40, freq="h", tz="UTC"),
+        "zoned": pd.date_range("2013-01-01", periods=40, freq="h", tz="Europe/Berlin"),
         "words": [["a"], ["b", "a"]] * 20,
         "numbers": [[1], [2, 3]] * 20,
         "y": ["no", "yes", "yes", "no"] * 10,
@@ -62,6 +62,10 @@ def test_a_row_and_rows_are_predicted_as_a_frame_is(scorer: gp.Scorer, method: s
         assert [row[name] for row in found] == expected[name].tolist()
     assert predict(rows(FRAME.head(1))[0])[expected.columns[0]] == found[0][expected.columns[0]]
     assert [row["m"] for row in found] == [1, None, 1] and found[0]["at"] == datetime(2013, 1, 1)  # noqa: DTZ001
+    assert [row["zoned"] for row in found] == FRAME["zoned"].head(3).tolist()
+    assert (
+        predict(rows(FRAME.head(1))[0] | {"zoned": found[2]["zoned"]})["zoned"].isoformat().endswith("02:00:00+01:00")
+    )
     assert predict([]) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -44,18 +45,22 @@ def test_kinds(texts: list[str], kind: str | None) -> None:
     [
         (["1", "-2.5"], [1.0, -2.5]),
         (["12%", "7.5 %"], [12.0, 7.5]),
-        (["1,234", "7"], [1234.0, 7.0]),
+        (["1,234", "7.5"], [1234.0, 7.5]),
         (["$1,234.50", "-$3"], [1234.5, -3.0]),
         (["($1,234.50)", "$7"], [-1234.5, 7.0]),
         (["2024-01-05", "2024-01-06"], [pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-06")]),
+        (["", "12.5", " "], [np.nan, 12.5, np.nan]),
+        (["$1,200.50", "", "$7"], [1200.5, np.nan, 7.0]),
+        (["2024-01-05", ""], [pd.Timestamp("2024-01-05"), pd.NaT]),
     ],
 )
 def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
     kind = recognise_texts(texts)
     assert kind is not None
-    steps = eval(f"[{suggest_parsing('x', kind).replace(', then ', ', ')}]", {"T": T})
-    found = gp.Pipeline(steps).fit(pd.DataFrame({"x": texts})).transform(pd.DataFrame({"x": texts}))
-    assert found["x"].tolist() == values
+    steps = eval(f"[{suggest_parsing('x', kind, texts).replace(', then ', ', ')}]", {"T": T})
+    frame = pd.DataFrame({"x": texts})
+    parsed = gp.Pipeline(steps).fit(frame).transform(frame)["x"]
+    pd.testing.assert_series_equal(parsed, pd.Series(values, name="x"), check_dtype=False)
 
 
 @pytest.mark.parametrize(
