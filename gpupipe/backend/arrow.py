@@ -474,7 +474,10 @@ def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
         elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
             copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
             columns[position] = pa.chunked_array(copies, column.type)
-    return cast(pl.DataFrame, pl.from_arrow(pa.table(columns, table.column_names), rechunk=False))
+    numbered = pa.table(columns, [*map(str, range(len(columns)))])  # Polars gives a column without a name another one
+    frame = cast(pl.DataFrame, pl.from_arrow(numbered, rechunk=False))
+    frame.columns = table.column_names
+    return frame
 
 
 def arrow_from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:

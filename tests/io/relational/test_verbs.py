@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.jobs.part_writer import write_file
 from gpupipe.io.planning.run_partitions import run_partitions
@@ -407,3 +408,38 @@ def test_a_job_of_what_came_of_all_rows_is_recognised(verb: Any, told: str, sour
     pq.write_table(pa.table({"x": range(-500, 0)}), source / "4.parquet")
     with pytest.raises((BadConfig, BadFile), match=told):
         write()
+
+
+# names ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["frame", "csv", "parquet"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda data, name: data.sort(name, ascending=False),
+        lambda data, name: data.assign(new="column_0 + 1").shuffle(seed=1),
+        lambda data, name: data.deduplicate(name),
+        lambda data, name: data.assign(new=f"col({name!r}) + 'x'").deduplicate(),
+        lambda data, name: data.group_by(name).agg(total=("column_0", "sum")),
+        lambda data, name: data.group_by("column_0").agg(last=(name, "max")),
+        lambda data, name: data.join(
+            data.assign(more="column_0 * 2").deduplicate(name).select([name, "more"]), on=name
+        ),
+        lambda data, name: data.join_asof(data.deduplicate("column_0"), on="column_0"),
+        lambda data, name: gp.Pipeline([T.Lag(name, order_by="column_0")]).fit_transform(data),
+        lambda data, name: gp.concat([data, data]).filter(f"col({name!r}) != 'b'").sort(["column_0", name]),
+    ],
+)
+def test_a_column_without_a_name_is_one_like_any_other(verb: Any, kind: str, tmp_path: Path) -> None:
+    """Row names, as pandas and R write them, beside the name that Polars gives such a column."""
+
+    def run(name: str) -> pd.DataFrame:
+        frame = pd.DataFrame({name: [*"badcab"], "column_0": [3, 1, 2, 6, 5, 4]})
+        if kind == "csv":
+            frame.to_csv(tmp_path / "rows.csv", index=False)
+        frame.to_parquet(tmp_path / "rows.parquet", index=False)
+        read = {"frame": lambda: gp.from_frame(frame), "csv": lambda: gp.read_csv(tmp_path / "rows.csv")}
+        data = read.get(kind, lambda: gp.read_parquet(tmp_path / "rows.parquet"))()
+        result: pd.DataFrame = verb(data, name).to_pandas()
+        return result.set_axis(range(len(result.columns)), axis=1)
+
+    pd.testing.assert_frame_equal(run(""), run("row"))
