@@ -27,10 +27,14 @@ def arguments(named: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"**{other!r}"] if other else parts)
 
 
+def refer_to(column: str) -> str:
+    """Write a column as an expression does: by its name, or as `col('my column')`."""
+    return column if _is_argument(column) else f"col({column!r})"
+
+
 def derive(column: str, expression: str, name: str | None = None) -> str:
     """Write the step that makes `name`, by default in its place, of a column, which is `{}` in the expression."""
-    read = column if _is_argument(column) else f"col({column!r})"
-    return f"Derive({arguments({column if name is None else name: expression.format(read)})})"
+    return f"Derive({arguments({column if name is None else name: expression.format(refer_to(column))})})"
 
 
 def escape_line(text: str) -> str:

@@ -17,7 +17,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.numbers import apply_function
 from gpupipe.expressions.texts import replace_texts
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.text import format_count
+from gpupipe.support.text import format_count, refer_to
 from gpupipe.support.times import parse_microseconds
 from gpupipe.support.validation import as_list, check_instance, check_names, is_bool, is_number, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform, Names
@@ -116,7 +116,7 @@ class Log1p(ColumnwiseTransform):
         for (name, mask), count in zip(bad.items(), counts, strict=True):
             if count:
                 problem = f"{format_count(int(count), 'value')} of -1 or less"
-                remedy = f"Clip({name!r}, 0) or Filter('{name} > -1') before it"
+                remedy = f"Clip({name!r}, 0) or Filter({f'{refer_to(name)} > -1'!r}) before it"
                 got = backend.to_host(columns[name].data[mask][:1])[0].item()
                 raise BadData(f"Log1p of column {name!r}", problem, got=got, expected="numbers above -1", remedy=remedy)
         results = {n: apply_function("log1p", c, _get_float_type(c.dtype), xp) for n, c in columns.items()}

@@ -73,6 +73,11 @@ def test_log1p_names_what_has_no_logarithm(value: float) -> None:
     frame = pd.DataFrame({"ok": [1.0, 2.0, 3.0], "delay": [np.nan, value, value]})
     with pytest.raises(errors.BadData, match=f"Log1p of column 'delay': 2 values of -1 or less, got {value}"):
         T.Log1p(["ok", "delay"]).transform(frame)
+    with pytest.raises(errors.BadData) as caught:
+        T.Log1p("a.b").transform(frame.rename(columns={"delay": "a.b"}))
+    for step in caught.value.remedy.removesuffix(" before it").split(" or "):
+        kept = gp.Pipeline([eval(f"T.{step}"), T.Log1p("a.b")]).fit_transform(frame.rename(columns={"delay": "a.b"}))
+        assert not np.isneginf(kept["a.b"]).any()
     masked = pd.DataFrame({"n": pd.array([None, 3], dtype="Int64")})  # what lies below the mask means nothing
     assert T.Log1p("n").transform(masked)["n"].isna().tolist() == [True, False]
 

@@ -22,7 +22,7 @@ from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSpli
 from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.table import Table
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.text import format_count
+from gpupipe.support.text import format_count, refer_to
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
 
@@ -85,8 +85,7 @@ def refuse_missing(num_missing: int, by: str, where: str) -> None:
     """Raise `BadData` where values of the column that is cut are missing: their rows would be on neither side."""
     if num_missing:
         problem = f"a value is missing in {format_count(num_missing, 'row')}, which belong to no part"
-        reference = by if by.isidentifier() else f"col({by!r})"
-        remedy = f'filter("notnull({reference})") before, to leave them out'
+        remedy = f'filter("notnull({refer_to(by)})") before, to leave them out'
         raise BadData(where, problem, expected="a value in every row", remedy=remedy)
 
 

@@ -170,7 +170,7 @@ def _ratio(coefficients: tuple[Sequence[float], Sequence[float]], x: Array) -> A
     return above / below
 
 
-_LARGEST = 700.0  # e^700 is a float: no value is bent beyond
+_LARGEST, _LARGEST_RESULT = 700.0, 88.0  # e^700 is a float64, e^88 a float32: no value is bent beyond
 _MAX_STEPS = 100
 
 
@@ -215,8 +215,10 @@ class PowerTransformer(FloatStep):
             values = histogram.values
             if self.method == "box-cox" and values[0] <= 0:
                 _refuse(name, float(values[0]))
-            power = find_likeliest_power(values, histogram.counts, self.method) if len(values) > 1 else 1.0
             centre = self._centre(values, histogram.counts) if self.standardize else 0.0
+            power = 1.0
+            if len(values) > 1:
+                power = find_likeliest_power(values, histogram.counts, self.method, in_unit=self.standardize)
             mean, deviation = Bent.of(values, power, self.method, centre).moments(histogram.counts)
             scale = deviation if deviation > np.finfo(np.float64).eps * abs(mean) else 1.0
             learned.append((power, centre, mean, scale))
@@ -356,21 +358,24 @@ _FIRST = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0)
 _SECOND = (1 / 840, 1 / 144, 1 / 30, 1 / 8, 1 / 3, 1 / 2)
 
 
-def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
+def find_likeliest_power(values: Any, counts: Any, method: str, *, in_unit: bool = True) -> float:
     """Find the power of maximum likelihood by the sign of its derivative: the likelihood has one peak.
 
     That it has is proved in Kouider, Chen, "Concavity of Box-Cox log-likelihood function" (1995), and for Yeo-Johnson
     in Marchand et al., "SecureFedYJ: a safe feature Gaussianization protocol for federated learning" (2022). The values
-    are ascending and distinct, at least two, each with its count.
+    are ascending and distinct, at least two, each with its count. No power is tried by which one of them leaves the
+    range of floats: `in_unit`, where they are standardized, those of one sign in the unit of their mean logarithm.
     """
     logs = np.log(values) if method == "box-cox" else np.log1p(np.abs(values))
+    largest = _LARGEST if in_unit else _LARGEST_RESULT
     if method == "yeo-johnson" and values[0] < 0 <= values[-1]:
-        highest = _LARGEST / logs[-1] if logs[-1] else np.inf
-        return _zero(lambda power: Bent.of(values, power, method).score(counts), 2 - _LARGEST / logs[0], highest)
+        highest = largest / logs[-1] if logs[-1] else np.inf
+        return _zero(lambda power: Bent.of(values, power, method).score(counts), 2 - largest / logs[0], highest)
     # All of one sign: a unit in which the mean logarithm is 0 has the same likeliest power, and all digits.
     centred = logs - np.average(logs, weights=counts)
-    lowest = _LARGEST / logs.min() if logs.min() < 0 else -np.inf
-    highest = _LARGEST / logs.max() if logs.max() > 0 else np.inf
+    bent = centred if in_unit else logs
+    lowest = largest / bent.min() if bent.min() < 0 else -np.inf
+    highest = largest / bent.max() if bent.max() > 0 else np.inf
     power = _zero(lambda power: Bent.by_powers(centred, power, 1.0).score(counts), lowest, highest)
     return 2 - power if method == "yeo-johnson" and values[-1] < 0 else power
 
@@ -384,7 +389,9 @@ def _zero(score: Callable[[float], float], lowest: float, highest: float) -> flo
         near, at_near = far, at_far
         far, step = min(max(far + step, lowest), highest), step * 2
         at_far = score(far)
-    return near if np.isnan(at_far) or at_far * step > 0 else _between(score, (near, at_near), (far, at_far))
+    if np.isnan(at_far):
+        return near
+    return far if at_far * step > 0 else _between(score, (near, at_near), (far, at_far))
 
 
 def _between(score: Callable[[float], float], first: tuple[float, float], second: tuple[float, float]) -> float:

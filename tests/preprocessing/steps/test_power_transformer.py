@@ -114,6 +114,14 @@ def test_powers_that_leave_the_floats_are_not_looked_at() -> None:
     assert found["x"].std(ddof=0) == pytest.approx(1, rel=1e-5) and found["x"].idxmin() == 1
 
 
+def test_the_power_does_not_depend_on_the_unit() -> None:
+    years = np.array([1953.0, 1990, 1994, 1997, 1998, 1999, 2000, 2001, 2002, 2003])
+    power, other = (find_likeliest_power(values, np.ones(10), "box-cox") for values in (years, years / 1000))
+    assert power == pytest.approx(other, rel=1e-6) and power > 700 / np.log(2003)  # 2003 to that power is no float
+    step = PowerTransformer("box-cox", standardize=False).fit(pd.DataFrame({"x": years}))
+    assert np.isfinite(step.transform(pd.DataFrame({"x": years}))["x"]).all()
+
+
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, 2.0, 0.0]})
     said = r"PowerTransformer\('box-cox'\), column 'x': a value is not positive, got 0\.0(.|\n)*yeo-johnson"
