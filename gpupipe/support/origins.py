@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -258,8 +259,8 @@ def look_up(origins: Origins, keys: Iterable[Origins], left: Origins) -> Origins
         >>> Origin("", "sales", When.AFTER) in look_up(lag, [store], store)
         True
     """
-    columns = {(origin.table, origin.column) for key in keys for origin in key if origin.when == When.NOW}
-    of_window = {(origin.table, origin.column) for origin in origins if origin.when in (When.KEY, When.TIME)}
+    columns = {_name_whole(origin) for key in keys for origin in key if origin.when == When.NOW}
+    of_window = {_name_whole(origin) for origin in origins if origin.when in (When.KEY, When.TIME)}
     is_any, is_moved = columns < of_window, any(origin.when in _MOVED for origin in origins)
     if not is_any and any(origin.when == When.PICKED for origin in origins):
         left_tables, tables = ({origin.table for origin in part} for part in (left, origins))
@@ -288,6 +289,11 @@ def is_in_other_order(origins: Origins, order: Origins) -> bool:
     )
 
 
+def _name_whole(origin: Origin) -> tuple[str, str]:
+    """Return the table, whole where the origin is in a part of it, and the column."""
+    return origin.table.partition("/")[0], origin.column
+
+
 def list_shared(origins: Origins, keys: Origins) -> Origins:
     """Return the origins of what all rows with equal keys share, as another table's value that the keys looked up.
 
@@ -299,10 +305,10 @@ def list_shared(origins: Origins, keys: Origins) -> Origins:
         >>> [origin.column for origin in list_shared(label, customer)]
         ['label']
     """
-    columns = {(origin.table, origin.column) for origin in keys if origin.when == When.NOW}
-    tables = {table for table, _ in columns}
+    columns = {_name_whole(origin) for origin in keys if origin.when == When.NOW}
+    tables = {origin.table for origin in keys if origin.when == When.NOW}
     looked_up_by = {
-        (origin.table, origin.column)
+        _name_whole(origin)
         for origin in origins
         if is_key(origin) and any(are_related(origin.table, table) for table in tables)
     }
@@ -336,20 +342,18 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         frozenset(origin for origin in part if origin.when not in _NO_VALUES) for part in (feature, target)
     )
     values = {origin for origin in target if origin.when not in _KEYS}
-    ranks: dict[tuple[str, str, bool], set[int]] = {}
-    for origin in values or target:
-        ranks.setdefault((origin.table, origin.column, origin.when in _GROUPS), set()).add(_RANK[origin.when])
-    latest = {name: 0 if len(each) == len(ANY_ROW) else max(each) for name, each in ranks.items()}
-    leaks = {
-        (table, column)
-        for origin in feature
-        for (table, column, of_groups), rank in latest.items()
-        if origin.column == column
-        and (_RANK[origin.when] >= rank or (origin.when in _GROUPS and not of_groups))  # a group holds any rows
-        and are_related(origin.table, table)
-    }
-    is_part = not values and leaks < {(table, column) for table, column, _ in latest}
-    return [] if is_part else sorted({column for _, column in leaks})
+    leaks = set[Origin]()
+    for origin in feature:
+        related = [o for o in values or target if o.column == origin.column and are_related(o.table, origin.table)]
+        for of_groups in (False, True):
+            same = [o for o in related if (o.when in _GROUPS) == of_groups]
+            ranks = {_RANK[o.when] for o in same}
+            latest = 0 if len(ranks) == len(ANY_ROW) else max(ranks, default=math.inf)
+            if _RANK[origin.when] >= latest or (origin.when in _GROUPS and not of_groups):  # a group holds any rows
+                leaks.update(same)
+    columns, all_columns = ({(o.table, o.column) for o in each} for each in (leaks, values or target))
+    is_part = not values and columns < all_columns
+    return [] if is_part else sorted({column for _, column in columns})
 
 
 def are_related(name: str, other_name: str) -> bool:
@@ -413,6 +417,19 @@ def trace(origins: Origins, sources: Mapping[str, Origins]) -> Origins:
         is_here = not origin.table and origin.column in sources
         result |= shift(sources[origin.column], origin.when) if is_here else {origin}
     return result
+
+
+def cut_out(origins: Origins, names: Sequence[str]) -> Origins:
+    """Return the origins of values in the rows of a part, by `name_part`: those of the own row are of one in it.
+
+    Example:
+        >>> price, lag = Origin("t", "price"), Origin("t", "price", When.BEFORE)
+        >>> sorted(origin.table for origin in cut_out(frozenset({price, lag}), ["part"]))
+        ['t', 't/part']
+    """
+    part = "".join(f"/{name}" for name in names)
+    is_own = {When.NOW, *_NO_VALUES}
+    return frozenset(o._replace(table=o.table + part) if part and o.when in is_own else o for o in origins)
 
 
 def rename_tables(origins: Origins, rename: Callable[[str], str]) -> Origins:

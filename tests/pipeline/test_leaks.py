@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,56 @@ def test_the_own_part_of_a_target_that_is_a_sum_over_its_group_leaks() -> None:
     assert fit(data, "price", LAG, target="total", steps=steps).schema.numeric
     growth = [T.Lag("sales", [1, -1], **STORES), T.Derive(growth=f"coalesce({LEAD}, 0) - sales")]
     assert fit(data, "sales", LAG, target="growth", steps=growth).schema.numeric
+    early = gp.Pipeline(growth).fit_transform(data).filter("date < '2024-01-10'")
+    assert fit(early, "sales", LAG, target="growth").schema.numeric
+    with pytest.raises(errors.LeakageError, match="'sales'"):
+        fit(data.filter("date < '2024-01-10'"), "sales", target="total")
+
+
+def halves(data: gp.Dataset, cut: str) -> list[gp.Dataset]:
+    if cut == "time":
+        return data.split(by="date", at="2024-01-07")
+    return data.split(0.5, seed=1) if cut == "random" else [data.filter(part) for part in cut.split(" | ")]
+
+
+@pytest.mark.parametrize(
+    ("cut", "is_apart"),
+    [
+        *[("time", True), ("random", True), ("date < '2024-01-07' | date >= '2024-01-07'", True)],
+        *[("price <= 2 | price > 2", True), ("price < 2.5 | price >= 3", True), ("store == 'a' | store != 'a'", True)],
+        *[("store < 'b' | store in ['b', 'c']", True), ("price <= 2 and price < 9 | price > 2 and price < 9", True)],
+        *[
+            ("price <= 2 | price >= 2", False),
+            ("price < 3 | store == 'a'", False),
+            ("price + 0 <= 2 | price > 2", False),
+        ],
+    ],
+)
+def test_what_was_computed_of_other_rows_is_no_leak_and_what_of_all_rows_is_one(cut: str, is_apart: bool) -> None:
+    def look_up(left: gp.Dataset, right: gp.Dataset) -> gp.Dataset:
+        return left.select(["day", "sales"]).join(right.select(["day", "mean"]).deduplicate("day"), on="day")
+
+    def average(data: gp.Dataset) -> gp.Dataset:
+        return data.group_by("day").agg(mean=("sales", "mean"))
+
+    data = sales().assign(day="day(date) % 3").sort("price")
+    one, other = halves(data, cut)
+    if is_apart:
+        assert fit(one.join(average(other), on="day"), "mean", target="sales").schema.numeric
+    else:
+        with pytest.raises(errors.LeakageError):
+            fit(one.join(average(other), on="day"), "mean", target="sales")
+    averaged_before = halves(data.join(average(data), on="day"), cut)
+    for left, right in permutations(averaged_before):
+        with pytest.raises(errors.LeakageError):
+            fit(look_up(left, right), "mean", target="sales")
+
+
+def test_a_part_by_another_column_of_the_same_name_is_not_apart() -> None:
+    other = sales().assign(price="9.0 - price").sort("date").filter("price > 4")
+    averages = other.group_by("store").agg(mean=("sales", "mean"))
+    with pytest.raises(errors.LeakageError):
+        fit(sales().filter("price <= 4").join(averages, on="store"), "mean", target="sales")
 
 
 def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:

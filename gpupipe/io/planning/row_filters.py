@@ -24,8 +24,8 @@ from gpupipe.expressions.tree import Constant, Span
 from gpupipe.files import writing_scratch
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.stores import fetch, get_stat, is_remote, make_lost_file_error
-from gpupipe.schema import FLOATS, INTEGERS, Field
-from gpupipe.support.origins import name_part
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.origins import When, has_values, name_part
 from gpupipe.support.times import parse_microseconds, to_microseconds
 
 Bounds: TypeAlias = tuple[Any, Any]  # the lowest and the highest present value of some rows, as rows are compared
@@ -74,6 +74,36 @@ def exactly(value: Any) -> Bounds | None:
         return None
     compared = to_microseconds(value) if isinstance(value, date) else value
     return compared, compared
+
+
+def name_ranges(conditions: Iterable[Condition], schema: Schema) -> list[str]:
+    """Name the parts of a table that conditions cut out by columns that are its own, each after a range of one column.
+
+    Rows that satisfy `x <= 5` are below 6 where x has integers: in no part with those that satisfy `x > 5`.
+    """
+    names = []
+    for column, sign, constant in conditions:
+        item = schema[column]
+        values = [origin for origin in item.origins if has_values(origin)]
+        if item.step or [(origin.column, origin.when) for origin in values] != [(column, When.NOW)]:
+            continue
+        with suppress(BadConfig):
+            bounds = [comparable(each, item, "") for each in (constant if sign == "in" else (constant,))]
+            low, high = min(bounds), _get_next(max(bounds), item)
+            low, high = {"<": (None, low), "<=": (None, high), ">": (high, None), ">=": (low, None)}.get(
+                sign, (low, high)
+            )
+            names.append(name_part(f"range of {column}", (low, high), outside=sign == "!="))
+    return names
+
+
+def _get_next(value: Any, item: Field) -> Any:
+    """Return the least value that a column may have beyond this one."""
+    if item.dtype == "string":
+        return f"{value}\0"
+    if item.dtype in FLOATS:
+        return math.nextafter(float(value), math.inf) if float(value) == value else value
+    return math.floor(value) + 1
 
 
 class Selection(Protocol):
@@ -135,7 +165,7 @@ class Between(Selection):
 
     def name_part(self, drawn_from: str) -> str:
         """Name these rows among all of the table, for their origins."""
-        return name_part(f"range of {self.column}", (self.low, self.high))
+        return name_part(f"split by {self.column}", (self.low, self.high))
 
     @property
     def conditions(self) -> Sequence[Condition]:

@@ -14,10 +14,10 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange
 from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
-from gpupipe.io.planning.row_filters import Between, Bounds, Condition, RandomSplit, Where, excludes
+from gpupipe.io.planning.row_filters import Between, Bounds, Condition, RandomSplit, Where, excludes, name_ranges
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Schema
-from gpupipe.support.origins import rename_tables
+from gpupipe.support.origins import cut_out
 from gpupipe.support.validation import as_list
 
 
@@ -118,18 +118,16 @@ class Table:
         return self.source.filters | {stage.text for stage in self.query.stages if isinstance(stage, Where)}
 
     def locate_origins(self) -> Schema:
-        """Return the schema with the origins of this part of the rows, where splits have left out others.
+        """Return the schema with the origins of this part of the rows, where splits and filters have left out others.
 
-        What is computed of one part, such as the mean of each group in it, tells nothing of the rows of another.
+        What is computed of one part, such as the mean of each group in it, tells nothing of the rows of another; what
+        was computed before, of all rows.
         """
         cuts = (*self.query.draws, *self.query.stages)
         drawn_from = repr(self.source.made_by)  # which gives the rows other identities
-        part = "".join(f"/{cut.name_part(drawn_from)}" for cut in cuts if isinstance(cut, Between | RandomSplit))
-        if not part:
-            return self.schema
-        return self.schema.assign(
-            replace(item, origins=rename_tables(item.origins, lambda table: table + part)) for item in self.schema
-        )
+        names = [cut.name_part(drawn_from) for cut in cuts if isinstance(cut, Between | RandomSplit)]
+        names += name_ranges(self.query.conditions, self.source.schema)
+        return self.schema.assign(item.replace(origins=cut_out(item.origins, names)) for item in self.schema)
 
     @property
     def partitions(self) -> list[Partition]:
