@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origin, Origins, When, are_related, has_values, rename_tables, shift
 from gpupipe.support.text import escape_line, format_count, html_table, text_table
@@ -212,7 +213,7 @@ _KIND_OF |= {"bool": Kind.BOOLEAN, "string": Kind.TEXT, "timestamp": Kind.TIME}
 
 @answer_calls
 @dataclass(frozen=True)
-class Schema:
+class Schema(Answering):
     """Ordered columns of a frame or of a pipeline's output.
 
     Names are unique. A fitted pipeline's schemas also know statistics of the rows of the fit: `ranges`, by the names of
@@ -224,6 +225,8 @@ class Schema:
         >>> schema.names, schema["carrier"].dtype
         (['dep_delay', 'carrier'], 'string')
     """
+
+    _ELSEWHERE: ClassVar = {"columns": "schema.names", "dtypes": "{item.name: item.dtype for item in schema}"}
 
     fields: tuple[Field, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(parsed.run(parsed))
     except GpupipeError as error:
         notes = "".join(f"\n({note})" for note in getattr(error, "__notes__", ()))
-        print(f"{error}{notes}", file=sys.stderr)
+        print(f"{error}{notes}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
         return 2
 
 

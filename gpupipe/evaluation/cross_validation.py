@@ -272,5 +272,6 @@ def _read_rows(number: int, backend_name: str, part: Dataset) -> tuple[Frame, An
     coded = part.read(partition, None, backend)
     row_ids = partition.frame_ids(coded, backend)
     plain = backend.decode(coded, part.query.owned_columns, part.schema).reset_index(drop=True)
+    plain = plain.rename(columns={"fold": "fold_keep"})  # as of other columns whose name a prediction has
     fold = Column("int64", backend.xp.full(len(plain), number, dtype="int64"))
     return backend.select(backend.assign(plain, {"fold": fold}), ["fold", *plain.columns]), row_ids

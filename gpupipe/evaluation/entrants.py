@@ -28,7 +28,7 @@ from gpupipe.models.booster import MAX_CATEGORIES
 from gpupipe.models.tabular import Tabular
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
+from gpupipe.support.validation import check_name, is_sequence, refuse_argument, refuse_choice
 from gpupipe.tensors import FeatureTable, Loader, Permutation
 from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
@@ -218,7 +218,8 @@ def make_entrants(
         if isinstance(model, nn.Module | Trainer | Scorer):
             entrants[name] = _make_network(name, model, schema, layout, seed)
         elif isinstance(model, str):
-            check_choice("compare", [*ESTIMATORS, TREES], models=model)
+            if model not in (*ESTIMATORS, TREES):
+                raise refuse_choice("compare", "models", model, [*ESTIMATORS, TREES], form="[%r]")
             if model == TREES:
                 entrants[name] = _make_trees(name, schema, layout, seed, quantiles)
             else:

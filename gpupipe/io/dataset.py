@@ -45,7 +45,7 @@ from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOption
 from gpupipe.schema import Kind, Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origins, name_memory
-from gpupipe.support.text import escape_line, format_count
+from gpupipe.support.text import arguments, escape_line, format_count
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -141,6 +141,11 @@ class Dataset(Table):
         else:
             remedy = "data.head(), or data.compute().iloc[...]"
         raise BadConfig("Dataset[...]", "a lazy table has no items", got=key, expected="a method", remedy=remedy)
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        """Raise BadConfig with the method that adds columns."""
+        expected, remedy = "a method", f"data = data.assign({arguments({str(key): 'an expression'})})"
+        raise BadConfig("Dataset[...] = ...", "a lazy table has no items", got=key, expected=expected, remedy=remedy)
 
     if not TYPE_CHECKING:  # for which any name would be one
 

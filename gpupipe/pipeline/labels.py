@@ -13,6 +13,7 @@ from gpupipe.expressions import Expression, parse
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema
 from gpupipe.support.origins import Origins
+from gpupipe.support.text import refer_to
 
 
 class Labels:
@@ -115,9 +116,10 @@ class Weight(Labels):
         bad = bad if missing is None else bad | missing
         if bool(bad.any()):
             present = data if missing is None else data[~missing]
-            text = f"coalesce({self.text}, 1.0)"
+            weight = refer_to(self.text) if self._parse(self.text, schema) is None else self.text
+            text = f"coalesce({weight}, 1.0)"
             if len(present) == len(data):
-                text = f"abs({self.text})" if bool((present < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
+                text = f"abs({weight})" if bool((present < 0).any()) else f"clip({weight}, 0.0, 1e6)"
             where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
             raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
         return {self.fields(schema)[0].name: Column("float32", data)}

@@ -481,6 +481,9 @@ def test_models_that_are_none(models: Any, error: Any, where: str, problem: str)
     with pytest.raises(error) as caught:
         gp.compare(train, valid, models)
     assert where in caught.value.where and problem in caught.value.problem
+    if caught.value.problem == "no such choice":
+        remedy = eval(caught.value.remedy.removeprefix("models="))
+        assert [row["model"] for row in gp.compare(train, valid, remedy).rows] == remedy
 
 
 def test_what_makes_no_sense_is_refused() -> None:

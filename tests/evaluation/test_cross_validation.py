@@ -46,6 +46,18 @@ def make_fit(target: str = "late", keep: Any = ()) -> Callable[[gp.Dataset, gp.D
     return fit
 
 
+def test_a_kept_column_called_fold_stays() -> None:
+    data = gp.from_frame(table().assign(fold=range(NUM_ROWS)))
+
+    def fit(train: gp.Dataset, valid: gp.Dataset) -> Any:
+        pipeline = gp.Pipeline([], gp.Features(["x"], target="late", keep=["fold"]), backend="cpu").fit(train)
+        return pipeline, gp.models.Linear.from_schema(pipeline.schema)
+
+    predictions = gp.cross_validate(fit, data.kfold(2, seed=2)).predictions
+    assert list(predictions) == ["fold", "probability", "fold_keep"]
+    assert predictions["fold_keep"].tolist() == list(range(NUM_ROWS)) and set(predictions["fold"]) == {1, 2}
+
+
 @pytest.mark.slow
 def test_it_is_a_loop_by_hand() -> None:
     frame = table()

@@ -10,7 +10,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe import transforms as T
-from gpupipe.errors import AttributeNotFound
+from gpupipe.errors import AttributeNotFound, BadConfig
 from gpupipe.io.frame_names import _ELSEWHERE
 from tests.raising import raises
 
@@ -34,5 +34,7 @@ def test_a_name_that_is_misspelt_or_only_pandas() -> None:
         _ = data.colums
     with raises(AttributeNotFound, where="Dataset.ewm", remedy="data.to_pandas().ewm, which holds all rows"):
         _ = data.ewm
+    with raises(BadConfig, where="Dataset[...] = ...", remedy="data = data.assign(y='an expression')"):
+        data["y"] = 1  # type: ignore[index]
     assert not hasattr(data, "iloc") and not hasattr(data, "__array__")
     assert len(copy.copy(data)) == len(copy.deepcopy(data)) == len(pickle.loads(pickle.dumps(data))) == 2

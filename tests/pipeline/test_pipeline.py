@@ -332,6 +332,14 @@ def test_a_bad_weight_is_named(weight: str) -> None:
         pipeline.loader(frame().fillna({"s": "a"}))
 
 
+def test_the_remedy_for_a_bad_weight_works_for_any_name() -> None:
+    rows = frame().fillna({"s": "a"}).assign(**{"a.b": [-1.0, 2.0, 3.0, 4.0]})
+    with pytest.raises(errors.BadData) as caught:
+        gp.Pipeline([], gp.Features(["x"], target="s", weight="a.b")).fit(rows).loader(rows)
+    weight = eval(caught.value.remedy.removeprefix("weight=").removesuffix(" or a Filter"))
+    assert gp.Pipeline([], gp.Features(["x"], target="s", weight=weight)).fit(rows).loader(rows) is not None
+
+
 # predictions ----------------------------------------------------------------------------------------------------------
 def test_a_kept_column_that_is_a_feature_too_has_its_own_name_in_predictions() -> None:
     pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15", keep=["x", "s"])).fit(frame())

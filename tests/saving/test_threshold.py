@@ -151,6 +151,16 @@ def test_a_kept_column_makes_groups_and_a_feature_too() -> None:
         assert found is not None and [row[by] for row in found.rows] == sorted(frame[by].unique())
 
 
+@pytest.mark.parametrize("by", ["rows", "auc", "loss"])
+def test_groups_of_a_column_that_is_called_as_a_figure_keep_their_labels(by: str) -> None:
+    frame = table().rename(columns={"carrier": by})
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="late")).fit(frame)
+    report = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema)).evaluate(frame, by=by)
+    sizes = frame[by].value_counts().to_dict()
+    assert {row[f"{by}_keep"]: row["rows"] for row in report.by.rows} == sizes
+    assert report.to_frame()[f"{by}_keep"].tolist()[1:] == sorted(sizes) and min(sizes) in repr(report.by)
+
+
 def test_what_cannot_be_evaluated_is_refused() -> None:
     pipeline, trainer = fitted("late")
     scorer = gp.Scorer(pipeline, trainer.model)

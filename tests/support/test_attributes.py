@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import gpupipe as gp
@@ -43,6 +44,10 @@ def test_a_name_of_a_module(module: Any, name: str, remedy: str) -> None:
         (object.__new__(gp.Scorer), "predict_probas", "'predict_proba' (the closest name)"),
         (preprocessing.StandardScaler(), "fitt", "'fit' (the closest name)"),
         (transforms.Cast({"x": "int8"}), "dtype", "'dtypes' (the closest name)"),
+        (gp.Pipeline([]).fit(pd.DataFrame({"x": [1]})).schema, "columns", "schema.names"),
+        (object.__new__(gp.Trainer), "predict_proba", "gp.Scorer(pipeline, trainer.model).predict_proba(data)"),
+        (object.__new__(gp.Report), "auc", "report['auc']"),
+        (gp.History(), "loss", "[row['train_loss'] for row in history]"),
     ],
 )
 def test_a_name_of_an_object(thing: Any, name: str, remedy: str) -> None:

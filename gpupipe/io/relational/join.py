@@ -479,7 +479,10 @@ def _find_nearest(left: Table, right: Table, asof: AsOfSpec) -> SideColumns:
     left_scan = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_keys])], "join_asof")
     items = dict.fromkeys([asof.on[1], *asof.right_keys, *(item for item, _ in asof.right_columns)])
     right_scan = scan(right, [item.name for item in items], "join_asof, right table")
-    if not right_scan.num_rows:
+    has_rows = right_scan.num_rows > 0
+    if has_rows and not right.keeps_rows:  # a filter that is done as the plan runs may leave none
+        has_rows = len(collect(right_scan.frame.head(1), [right_scan], "join_asof, right table")) > 0
+    if not has_rows:
         remedy = "rows in its files, or another filter"
         raise BadData("join_asof, right table", "it has no rows", expected="rows to match", remedy=remedy)
     scans = [

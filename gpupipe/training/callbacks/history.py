@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from gpupipe.backend.report_frame import make_frame
 from gpupipe.drawing import Drawing
 from gpupipe.errors import BadData, NotFitted
+from gpupipe.support.attributes import Answering
 from gpupipe.support.bars import LEVELS
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel, join_drawings
@@ -27,7 +28,7 @@ _Points = list[tuple[float, float]]
 
 @answer_calls
 @dataclass(repr=False)
-class History:
+class History(Answering):
     """History of a fit, one row per epoch; prints as a table with curves, and draws itself in a notebook.
 
     Args:
@@ -45,6 +46,11 @@ class History:
         train_loss  ▁  0.5 to 0.5
         valid_loss  ▁  0.25 to 0.25
     """
+
+    _ELSEWHERE: ClassVar = {
+        "history": "history.rows",
+        **dict.fromkeys(("loss", "losses"), "[row['train_loss'] for row in history]"),
+    }
 
     monitor: str = "train_loss"
     higher_is_better: bool = False

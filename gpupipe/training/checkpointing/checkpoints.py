@@ -366,6 +366,10 @@ def resume_run(run: TrainState, resume: str | Path, checkpoints: Checkpoints | N
     location = Path(checkpoints.folder) if resume == "latest" and checkpoints is not None else Path(resume)
 
     def find_checkpoint() -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+        if resume != "latest" and not location.exists():
+            expected = "a checkpoint's folder, or a folder of checkpoints"
+            remedy = "a path that is there, or resume='latest' with Trainer(..., checkpoints='runs/flights')"
+            raise ArtifactError(str(location), "there is no such folder", expected=expected, remedy=remedy)
         checkpoint = _find_latest(location)
         return (str(location), *_read_checkpoint(location)) if checkpoint is None and resume != "latest" else checkpoint
 

@@ -54,13 +54,15 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
     target: Tensor | None = getattr(batch, "target", None)
     if target is None:
         expected = "batches with a `target` of one value a row"
-        remedy = "gp.Features(..., target='column'), or a callable: loss=lambda output, batch: ..."
+        remedy = "a loader of rows that have the columns of gp.Features(target=), or loss=lambda output, batch: ..."
         raise BadData(where, "the batch has no target", got=type(batch).__name__, expected=expected, remedy=remedy)
     if (output.shape[:-1] if classes else output.shape) != target.shape:
         problem = "the model's output does not fit the target"
         got = f"output {tuple(output.shape)}, target {tuple(target.shape)}"
         expected = "B x K logits for B class indices" if classes else "as many values as the target has, B"
         remedy = "MLP.from_schema(pipeline.schema), or `output.squeeze(1)` in the model's forward"
+        if classes and output.shape == target.shape:
+            remedy = "loss='auto', which is 'bce' for two classes and 'mse' for numbers"
         if not classes and output.ndim == target.ndim + 1 and output.shape[-1] > 1:
             remedy = "loss='cross-entropy' for classes, or a model of one output: MLP.from_schema(pipeline.schema)"
         raise SchemaMismatch(where, problem, got=got, expected=expected, remedy=remedy)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gpupipe.backend import to_pandas
 from gpupipe.errors import ColumnNotFound, nearest
+from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import PALETTE
 from gpupipe.support.text import RowTable, escape_html, flush_right, format_count, html_table, text_table
@@ -39,7 +40,7 @@ class GroupTable(RowTable):
 
 
 @answer_calls
-class Report(ScoredRows, Mapping[str, float]):
+class Report(ScoredRows, Mapping[str, float], Answering):
     """Report of an evaluation: a mapping from names of metrics to values, and what the rows tell besides.
 
     Metrics that are not defined for the rows are left out. `confusion_matrix`, `curve`, `calibration`,
@@ -62,6 +63,8 @@ class Report(ScoredRows, Mapping[str, float]):
         >>> round(report.threshold(min_precision=0.9), 3)
         0.842
     """
+
+    _ELSEWHERE: ClassVar = {name: f"report[{name!r}]" for name in METRICS}
 
     def __init__(
         self,
@@ -126,6 +129,7 @@ class Report(ScoredRows, Mapping[str, float]):
         assert self._scored is not None
         (output, target, weight), names = self._scored, self._list_metrics()
         rows: list[dict[str, Any]] = []
+        by = f"{by}_keep" if by in {"rows", *names, *self._metrics} else by
         sizes: list[int] = torch.bincount(places, minlength=len(labels)).tolist()
         for label, part in zip(labels, places.argsort(stable=True).split_with_sizes(sizes), strict=True):
             if len(part):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -22,7 +22,6 @@ from gpupipe.training.loop.scored_rows import Threshold, check_threshold, get_li
 
 MAX_GROUPS = 1000
 _RANK = 1 << 40  # a string's code plus this times the rank in whose dictionary it is
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 
 class ReportRows:
@@ -144,13 +143,14 @@ class ReportRows:
         words: list[list[Any]] = []
         if dtype == "string":
             words = self._readers.gather(self._loader.dictionaries[name].to_pylist())
-        values = [_decode(value, dtype, words) for value in stored.tolist()]
+        zone = self._schema[name].zone if dtype == "timestamp" else ""
+        values = [_decode(value, dtype, words, zone) for value in stored.tolist()]
         labels = sorted({*values} - {None}) + [None] * (None in values)
         renumber = torch.tensor([labels.index(value) for value in values], dtype=torch.int64, device=codes.device)
         return labels, renumber[places]
 
 
-def _decode(value: Any, dtype: str, words: Sequence[Sequence[str]]) -> Any:
+def _decode(value: Any, dtype: str, words: Sequence[Sequence[str]], zone: str) -> Any:
     """Return the value of a kept column that is stored as a number."""
     if value in (MISSING_TIME, math.inf):
         return None
@@ -159,5 +159,5 @@ def _decode(value: Any, dtype: str, words: Sequence[Sequence[str]]) -> Any:
         code = value - rank * _RANK
         return None if code < 0 else words[rank][code]
     if dtype == "timestamp":
-        return _EPOCH + timedelta(microseconds=value)
+        return pa.scalar(value, pa.timestamp("us", zone or None)).as_py()
     return bool(value) if dtype == "bool" else value

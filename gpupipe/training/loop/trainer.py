@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import refuse_argument
 from gpupipe.training.callbacks.callback import Callbacks
@@ -69,7 +70,7 @@ class RemoteRows(Protocol):
 
 
 @answer_calls
-class Trainer(TrainerSettings):
+class Trainer(TrainerSettings, Answering):
     """Trainer of a module on batches.
 
     The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
@@ -130,6 +131,14 @@ class Trainer(TrainerSettings):
         >>> trainer.fit(loader, loader).best["valid_accuracy"]
         1.0
     """
+
+    _ELSEWHERE: ClassVar = {
+        "history": "history = trainer.fit(train, valid)",
+        "save": "gp.save('runs/flights', pipeline, trainer.model)",
+        **dict.fromkeys(("test", "validate", "score"), "trainer.evaluate(loader)"),
+        "predict_proba": "gp.Scorer(pipeline, trainer.model).predict_proba(data)",
+        "train": "trainer.fit(train, valid)",
+    }
 
     def fit(
         self,

@@ -58,13 +58,23 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
     elif isinstance(choice, type):
         # Those that can count on the device do so where the host must not wait.
         capturable = {"capturable": True} if lr.is_cuda and "capturable" in signature(choice).parameters else {}
-        optimizer = cast(Any, choice)(groups, lr=lr, **capturable)
+        try:
+            optimizer = cast(Any, choice)(groups, lr=lr, **capturable)
+        except (ValueError, TypeError) as cause:
+            problem, expected = f"torch does not make it ({cause})", "one of groups of parameters of any shape"
+            raise refuse_argument(
+                "Trainer", "optimizer", choice, expected, "optimizer='adamw'", problem=problem
+            ) from cause
     else:
         optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
     remedy = "optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
     if not isinstance(optimizer, Optimizer):
         got, problem, expected = type(optimizer), "the function gives no optimiser", "a torch.optim.Optimizer"
         raise refuse_argument("Trainer", "optimizer", got, expected, remedy, problem=problem)
+    closure = signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        problem, expected = "its step asks for the loss several times", "one whose step() takes nothing"
+        raise refuse_argument("Trainer", "optimizer", type(optimizer), expected, "optimizer='adamw'", problem=problem)
     for group in optimizer.param_groups:
         if group["lr"] is not lr and not any(group["lr"] is options.get("lr") for options in groups):
             problem = "the optimiser has a learning rate of its own"

@@ -21,6 +21,7 @@ from gpupipe.io.relational.join import AsOfSpec
 from gpupipe.schema import ROW
 from tests.examples import examples
 from tests.io.meeting import PARTITIONS, few_bytes
+from tests.raising import raises
 
 DAY = pd.Timestamp("2013-01-01")
 ROWS = st.lists(
@@ -250,11 +251,14 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], error: type[Gpu
     assert caught.value.expected and caught.value.remedy
 
 
-def test_a_right_side_without_rows_is_refused() -> None:
+def test_a_right_side_without_rows_is_refused(tmp_path: Path) -> None:
     data = gp.from_frame(pd.DataFrame({"t": [1, 2]}))
-    with pytest.raises(BadData) as caught:
-        data.join_asof(data.filter("t > 2"), on="t")
-    assert caught.value.where == "join_asof, right table"
+    data.compute().to_csv(tmp_path / "t.csv", index=False)
+    data.compute().to_parquet(tmp_path / "t.parquet")
+    for right in (data, gp.read_csv(tmp_path / "t.csv"), gp.read_parquet(tmp_path / "t.parquet")):
+        with raises(BadData, where="join_asof, right table"):
+            data.join_asof(right.filter("t > 2"), on="t")
+        assert len(data.join_asof(right.filter("t > 1"), on="t").compute()) == 2
     with pytest.raises(BadConfig) as refused:
         data.join_asof(data.compute(), on="t")
     assert refused.value.got == "DataFrame"

@@ -321,6 +321,10 @@ def test_a_damaged_checkpoint_is_never_loaded(
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path: Path) -> None:
+    with raises(ArtifactError, where=str(tmp_path / "nothing")) as caught:
+        _fit(tmp_path / "c", tmp_path / "nothing")
+    assert caught.value.problem == "there is no such folder" and "checkpoints=" in caught.value.remedy
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(ArtifactError, match="it is no whole checkpoint"):
         _fit(tmp_path / "c", tmp_path / "nothing")
     with raises(BadConfig, where="Trainer.fit(resume='latest')"):

@@ -62,8 +62,9 @@ def test_a_target_of_another_shape_is_not_broadcast() -> None:
     with raises(SchemaMismatch, where="loss 'mse'", got="output (4, 1), target (4,)") as caught:
         matching_target(Y[:, None], batch, "loss 'mse'")
     assert "squeeze(1)" in caught.value.remedy
-    with raises(SchemaMismatch, where="loss 'cross-entropy'", got="output (4,), target (4,)"):
+    with raises(SchemaMismatch, where="loss 'cross-entropy'", got="output (4,), target (4,)") as caught:
         matching_target(Y, batch, "loss 'cross-entropy'", classes=True)
+    assert caught.value.remedy.startswith("loss='auto'")
     assert matching_target(X, batch, "loss 'cross-entropy'", classes=True) is batch.target
 
 

@@ -58,12 +58,13 @@ def table(count: int = 60) -> pd.DataFrame:
     frame["night"] = frame["hour"] == 5
     frame["share"] = draw.choice([0.25, 0.5, np.nan], count)
     frame["day"] = pd.to_datetime(draw.choice(["2013-01-02", "2013-01-01"], count))
+    frame["zoned"] = frame["day"].dt.tz_localize("Europe/Berlin")
     return frame
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("residency", ["device", "stream"])
-@pytest.mark.parametrize("by", ["carrier", "hour", "night", "share", "day"])
+@pytest.mark.parametrize("by", ["carrier", "hour", "night", "share", "day", "zoned"])
 def test_a_kept_columns_values_are_the_groups(by: str, residency: str) -> None:
     frame = table()
     loader = pipeline(frame, keep=[by]).loader(

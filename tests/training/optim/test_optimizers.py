@@ -203,6 +203,9 @@ def test_groups_that_make_no_sense_are_refused(groups: Any, message: str) -> Non
     [
         ("adam", "no such choice, got 'adam'"),
         (lambda parameters, lr: torch.optim.SGD(parameters, lr=0.1), "a learning rate of its own"),
+        (torch.optim.LBFGS, "(?s)torch does not make it|its step asks for the loss"),
+        (lambda parameters, lr: torch.optim.LBFGS(parameters, lr=lr), "its step asks for the loss several times"),
+        (torch.optim.SparseAdam, "torch does not make it"),
     ],
 )
 def test_an_optimiser_that_would_not_follow_the_schedule_is_refused(optimizer: Any, message: str) -> None:
