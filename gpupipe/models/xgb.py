@@ -40,6 +40,9 @@ from gpupipe.tensors.batch import Batch
 
 ROUNDS, ROUNDS_UNJUDGED = 1000, 300  # with a valid loader, which stops them, and without one
 ROWS_OF_HISTORY = 20
+# Lists of categories on one side of a split, and leaves of few rows, learn ids by heart: chosen on the tables to tune
+# by of `benchmarks/tables.py`.
+MOST_LISTED, LEAST_ROWS = 4, {"regression": 5}
 PARAMS = {
     *("colsample_bylevel", "colsample_bynode", "colsample_bytree", "gamma", "grow_policy", "interaction_constraints"),
     *("max_bin", "max_cat_threshold", "max_cat_to_onehot", "max_delta_step", "max_leaves", "min_child_weight"),
@@ -53,7 +56,7 @@ class XGB(Tabular):
 
     `forward` computes margins: log-odds, logits, or values in the units that the loader stores. `Trainer.fit` fits it,
     and keeps the rounds up to the one of the least loss on the valid loader. A missing id goes the way the trees have
-    learned for it, unknown is a category of its own. It needs the package xgboost-cpu, or xgboost-cu13 where rows lie
+    learned for it, unknown is a category of its own. Weights count by their ratio to their mean. It needs the package xgboost-cpu, or xgboost-cu13 where rows lie
     on a GPU (not yet run on one; there nvForest predicts where it is installed).
 
     Args:
@@ -67,7 +70,8 @@ class XGB(Tabular):
         early_stopping_rounds: rounds without a lower loss on the valid loader after which the fit ends.
         max_categories: ids of columns of more are split by their order, which for `Categorify` is that of their
             frequency; 0 for all. Many ids that mean nothing do less harm so; `gp.compare` tries both.
-        params: further parameters of XGBoost, named as in its scikit-learn interface: `{"min_child_weight": 10}`.
+        params: further parameters of XGBoost, named as in its scikit-learn interface: `{"min_child_weight": 10}`. Other
+            than there `max_cat_threshold` is 4 unless it is given, and of a regression `min_child_weight` 5.
         external_memory: whether the quantised matrix is kept in files; "auto" where it does not fit in memory.
         quantiles: of one target that is a number, ascending, such as (0.05, 0.5, 0.95): one output each, learned with
             the pinball loss, each by trees of its own; predictions are sorted, so that they never cross.
@@ -167,6 +171,8 @@ class XGB(Tabular):
                 "learning_rate": config["learning_rate"],
                 "max_depth": config["max_depth"],
                 "seed": config["seed"] % (1 << 31),
+                "max_cat_threshold": MOST_LISTED,
+                "min_child_weight": LEAST_ROWS.get(self.task, 1),
                 **(config["params"] or {}),
             },
             rounds=rounds,

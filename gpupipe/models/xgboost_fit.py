@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 import xgboost as xgb
 from torch import Tensor
@@ -102,6 +103,7 @@ def _fit(
     matrices: dict[str, xgb.DMatrix] = {}
     for name, each in rows.items():
         matrices[name] = make_matrix(each, name, max_bin=params.get("max_bin"), ref=matrices.get("train"))
+    _scale_weights(matrices["train"])
     booster = xgb.Booster(dict(params), list(matrices.values()))
     try:
         booster.save_config()  # it looks at the parameters when they are needed
@@ -114,6 +116,19 @@ def _fit(
             remedy="params=None",
         ) from cause
     return _boost(booster, matrices, layout, settings, on_round).save_raw("json")
+
+
+def _scale_weights(matrix: xgb.DMatrix) -> None:
+    """Divide weights by their mean over all ranks: XGBoost's regularisation is in units of them.
+
+    Weights that sum to 1 would let no tree grow. The mean has three digits, whatever the order of its sum.
+    """
+    weight = matrix.get_weight()
+    total, count = float(weight.sum(dtype="float64")), float(len(weight))
+    if collective.is_distributed():
+        total, count = collective.allreduce(np.array([total, count]), collective.Op.SUM).tolist()
+    if len(weight) and total > 0:
+        matrix.set_weight(weight / np.float32(f"{total / count:.3g}"))
 
 
 def _make_params(layout: Layout, settings: BoostSettings) -> dict[str, Any]:

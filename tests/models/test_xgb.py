@@ -65,6 +65,8 @@ def matrix(loader: Any, **options: Any) -> xgb.QuantileDMatrix:
     numeric, codes = loader.table.numeric, loader.table.codes.float()
     values = torch.cat([numeric, torch.where(codes == 0, torch.nan, codes)], 1).numpy()
     target, weight = loader.table.target.numpy(), loader.table.weight
+    if weight is not None and "ref" not in options:
+        weight = weight / float(f"{weight.double().mean().item():.3g}")
     options |= {} if weight is None else {"weight": weight.numpy()}
     types = ["q"] * numeric.shape[1] + ["c"] * codes.shape[1]
     return xgb.QuantileDMatrix(values, target, feature_types=types, enable_categorical=True, **options)
@@ -87,6 +89,8 @@ def test_it_is_xgboost_by_hand(task: str) -> None:
         "max_depth": 6,
         "subsample": 0.8,
         "lambda": 2.0,
+        "max_cat_threshold": 4,
+        "min_child_weight": 5 if model.task == "regression" else 1,
         "seed": 5,
     }
     params |= {"num_class": 3} if task == "multiclass" else {}
@@ -203,7 +207,7 @@ def test_quantiles_of_trees_are_saved_and_score_in_the_targets_units(tmp_path: P
     assert (np.diff(predicted) >= 0).all()
     inside = frame["y"][1200:].between(predicted["prediction_q05"], predicted["prediction_q95"])
     coverage = np.average(inside, weights=frame["weight"][1200:])
-    assert 0.7 < coverage < 1 and coverage == pytest.approx(history.best["valid_coverage"], abs=1e-6)
+    assert 0.6 < coverage < 1 and coverage == pytest.approx(history.best["valid_coverage"], abs=1e-6)
     described = json.loads((tmp_path / "run" / "model.json").read_text())
     described["config"]["quantiles"] = [0.5, 0.05, 0.95]
     (tmp_path / "run" / "model.json").write_text(json.dumps(described))
@@ -265,6 +269,31 @@ def test_class_weights_are_weights_of_rows() -> None:
         trainer(model, **options).fit(pipeline.loader(data))
         found.append(model(whole(pipeline.loader(frame))))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["regression", "binary"])
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_weights_count_in_any_unit(task: str, unit: float) -> None:
+    frame = rows(1500)
+    outputs = []
+    for data in (frame, frame.assign(weight=frame["weight"] * np.float32(unit))):
+        pipeline = fitted(TARGETS[task], data)
+        model = XGB.from_schema(pipeline.schema, n_estimators=10)
+        trainer(model).fit(pipeline.loader(data))
+        outputs.append(model(whole(pipeline.loader(frame))))
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
+    assert outputs[1].std() > 0.1
+
+
+def test_ids_of_single_rows_are_not_learned_by_heart() -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": draw.random(600), "id": [f"id {number}" for number in draw.permutation(600)]})
+    frame["y"] = 4 * frame["x"] + draw.normal(0, 0.2, 600)
+    features = gp.Features(["x"], (["id"], pre.Categorify(min_frequency=1)), target="y")
+    pipeline = gp.Pipeline([], features, backend="cpu").fit(frame)
+    model = XGB.from_schema(pipeline.schema)
+    trainer(model).fit(pipeline.loader(frame[:400]), pipeline.loader(frame[400:500]))
+    assert trainer(model).evaluate(pipeline.loader(frame[500:]))["r2"] > 0.9
 
 
 def test_ids_that_are_missing_unknown_or_many(learned: tuple[gp.Pipeline, pd.DataFrame, XGB]) -> None:
