@@ -56,8 +56,9 @@ class XGB(Tabular):
 
     `forward` computes margins: log-odds, logits, or values in the units that the loader stores. `Trainer.fit` fits it,
     and keeps the rounds up to the one of the least loss on the valid loader. A missing id goes the way the trees have
-    learned for it, unknown is a category of its own. Weights count by their ratio to their mean. It needs the package xgboost-cpu, or xgboost-cu13 where rows lie
-    on a GPU (not yet run on one; there nvForest predicts where it is installed).
+    learned for it, unknown is a category of its own. Weights count by their ratio to their mean. It needs the package
+    xgboost-cpu, or xgboost-cu13 where rows lie on a GPU (not yet run on one; there nvForest predicts where it is
+    installed).
 
     Args:
         numeric: F, how many numeric features a batch has.

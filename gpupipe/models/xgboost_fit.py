@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
 import xgboost as xgb
 from torch import Tensor
@@ -123,12 +122,11 @@ def _scale_weights(matrix: xgb.DMatrix) -> None:
 
     Weights that sum to 1 would let no tree grow. The mean has three digits, whatever the order of its sum.
     """
-    weight = matrix.get_weight()
-    total, count = float(weight.sum(dtype="float64")), float(len(weight))
-    if collective.is_distributed():
-        total, count = collective.allreduce(np.array([total, count]), collective.Op.SUM).tolist()
+    weight = torch.from_numpy(matrix.get_weight())
+    sums = torch.tensor([weight.double().sum(), len(weight)], dtype=torch.float64).numpy()
+    total, count = (collective.allreduce(sums, collective.Op.SUM) if collective.is_distributed() else sums).tolist()
     if len(weight) and total > 0:
-        matrix.set_weight(weight / np.float32(f"{total / count:.3g}"))
+        matrix.set_weight((weight / float(f"{total / count:.3g}")).numpy())
 
 
 def _make_params(layout: Layout, settings: BoostSettings) -> dict[str, Any]:

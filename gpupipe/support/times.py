@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+import re
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  times are UTC and naive
 
@@ -15,6 +17,23 @@ def has_offset(value: Any) -> bool:
     except ValueError:
         return False
     return getattr(moment, "tzinfo", None) is not None
+
+
+def from_microseconds(value: int, zone: str = "") -> datetime:
+    """Convert microseconds since 1970 to a time: in a zone, by its name or offset from UTC, else a naive one in UTC.
+
+    Example:
+        >>> print(from_microseconds(0), from_microseconds(0, "Europe/Berlin"), from_microseconds(0, "-03:30"))
+        1970-01-01 00:00:00 1970-01-01 01:00:00+01:00 1969-12-31 20:30:00-03:30
+    """
+    moment = EPOCH + timedelta(microseconds=value)
+    if not zone:
+        return moment
+    offset = re.fullmatch(r"([+-])(\d\d):(\d\d)", zone)
+    if offset is None:
+        return moment.replace(tzinfo=ZoneInfo("UTC")).astimezone(ZoneInfo(zone))
+    east = timedelta(hours=int(offset[2]), minutes=int(offset[3])) * (-1 if offset[1] == "-" else 1)
+    return moment.replace(tzinfo=UTC).astimezone(timezone(east))
 
 
 def parse_microseconds(text: str) -> int:

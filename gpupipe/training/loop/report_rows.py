@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
 from gpupipe.schema import Role, Schema
+from gpupipe.support.times import from_microseconds
 from gpupipe.support.validation import check_name
 from gpupipe.tensors.feature_table import MISSING_TIME
 from gpupipe.training.loop.batches import full_precision, get_weight
@@ -159,5 +159,5 @@ def _decode(value: Any, dtype: str, words: Sequence[Sequence[str]], zone: str) -
         code = value - rank * _RANK
         return None if code < 0 else words[rank][code]
     if dtype == "timestamp":
-        return pa.scalar(value, pa.timestamp("us", zone or None)).as_py()
+        return from_microseconds(value, zone)
     return bool(value) if dtype == "bool" else value
