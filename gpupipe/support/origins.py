@@ -429,7 +429,7 @@ def cut_out(origins: Origins, names: Sequence[str]) -> Origins:
     """
     part = "".join(f"/{name}" for name in names)
     is_own = {When.NOW, *_NO_VALUES}
-    return frozenset(o._replace(table=o.table + part) if part and o.when in is_own else o for o in origins)
+    return frozenset(o._replace(table=o.table + part) if o.when in is_own else o for o in origins)
 
 
 def rename_tables(origins: Origins, rename: Callable[[str], str]) -> Origins:

@@ -83,17 +83,15 @@ def name_ranges(conditions: Iterable[Condition], schema: Schema) -> list[str]:
     """
     names = []
     for column, sign, constant in conditions:
-        item = schema[column]
+        item, constants = schema[column], constant if sign == "in" else (constant,)
         values = [origin for origin in item.origins if has_values(origin)]
         if item.step or [(origin.column, origin.when) for origin in values] != [(column, When.NOW)]:
             continue
-        with suppress(BadConfig):
-            bounds = [comparable(each, item, "") for each in (constant if sign == "in" else (constant,))]
-            low, high = min(bounds), _get_next(max(bounds), item)
-            low, high = {"<": (None, low), "<=": (None, high), ">": (high, None), ">=": (low, None)}.get(
-                sign, (low, high)
-            )
-            names.append(name_part(f"range of {column}", (low, high), outside=sign == "!="))
+        with suppress(BadConfig, OverflowError, ValueError):  # a constant of another type, an infinite one, or none
+            bounds = [comparable(each, item, "") for each in constants]
+            value, after = min(bounds), _get_next(max(bounds), item)
+            ranges = {"<": (None, value), "<=": (None, after), ">": (after, None), ">=": (value, None)}
+            names.append(name_part(f"range of {column}", ranges.get(sign, (value, after)), outside=sign == "!="))
     return names
 
 
@@ -101,9 +99,10 @@ def _get_next(value: Any, item: Field) -> Any:
     """Return the least value that a column may have beyond this one."""
     if item.dtype == "string":
         return f"{value}\0"
-    if item.dtype in FLOATS:
-        return math.nextafter(float(value), math.inf) if float(value) == value else value
-    return math.floor(value) + 1
+    after = math.floor(value) + 1  # OverflowError of an infinity
+    if item.dtype not in FLOATS:
+        return after
+    return math.nextafter(float(value), math.inf) if float(value) == value else value
 
 
 class Selection(Protocol):

@@ -127,6 +127,8 @@ class Table:
         drawn_from = repr(self.source.made_by)  # which gives the rows other identities
         names = [cut.name_part(drawn_from) for cut in cuts if isinstance(cut, Between | RandomSplit)]
         names += name_ranges(self.query.conditions, self.source.schema)
+        if not names:
+            return self.schema
         return self.schema.assign(item.replace(origins=cut_out(item.origins, names)) for item in self.schema)
 
     @property
