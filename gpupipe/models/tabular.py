@@ -205,6 +205,8 @@ class Tabular(nn.Module):
             if model_keys.any() and column_keys.any() and not torch.equal(model_keys[: len(column_keys)], column_keys):
                 where, problem = f"{type(self).__name__}, column {item.name!r}", "its ids are those of another fit"
                 remedy = "gp.training.load_weights(new_model, model.state_dict()), which moves the rows to their values"
+                if getattr(self, "embedding", None) is None:  # trees, whose splits are of these ids
+                    remedy = f"{type(self).__name__}.from_schema(pipeline.schema), and a fit"
                 expected = "the column and vocabulary the model was made for: new fits give values other ids"
                 raise SchemaMismatch(where, problem, expected=expected, remedy=remedy)
 

@@ -27,6 +27,7 @@ from gpupipe.backend.arrow import arrow_type, read_as
 from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
 from gpupipe.schema import Field, Schema, is_passenger
 from tests.examples import examples
+from tests.raising import raises
 
 EXACT = [
     *(pa.decimal32(5, 2), pa.decimal64(12, 3), pa.decimal128(20, 2), pa.decimal256(50, 4)),
@@ -439,8 +440,24 @@ def test_files_of_several_zones_are_read_in_utc(tmp_path: Path) -> None:
     assert dataset.schema["at"].zone == "UTC"
     (note,) = dataset.conversions
     assert "Asia/Tokyo" in note.reason and "Europe/Oslo" in note.reason
-    pq.write_table(pa.table({"at": pa.array([0], pa.date32())}), tmp_path / "c.parquet")
-    assert gp.read_parquet(tmp_path).schema["at"].written_as == ""
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us")])
+@pytest.mark.parametrize("zoned_first", [False, True])
+def test_files_with_and_without_a_zone_are_put_together_only_when_asked(
+    kind: pa.DataType, zoned_first: bool, tmp_path: Path
+) -> None:
+    kinds = [pa.timestamp("us", "Asia/Tokyo"), kind][:: 1 if zoned_first else -1]
+    for name, each in zip("bc", kinds, strict=True):
+        pq.write_table(pa.table({"at": pa.array([0], each)}), tmp_path / f"{name}.parquet")
+    pq.write_table(pa.table({"at": pa.nulls(1)}), tmp_path / "a.parquet")
+    with raises(SchemaMismatch, where=str(tmp_path / "c.parquet")) as caught:
+        gp.read_parquet(tmp_path)
+    assert f"times with{'' if zoned_first else 'out'} a time zone" in caught.value.expected
+    assert "'cast'" in caught.value.remedy
+    cast = gp.read_parquet(tmp_path, on_mismatch="cast")
+    assert cast.schema["at"].written_as == "" and cast.compute()["at"].notna().tolist() == [False, True, True]
+    assert len(gp.read_parquet(tmp_path, on_mismatch="skip")) == 2
 
 
 def test_a_zone_nobody_knows_is_read_as_utc() -> None:

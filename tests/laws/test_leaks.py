@@ -157,7 +157,7 @@ def steps(draw: st.DrawFn) -> Step:
 
 def run(program: list[Step], table: pd.DataFrame) -> tuple[gp.Dataset, str]:
     """Apply the steps one after the other, each to one of the last columns; return also the last one's name."""
-    data, columns = gp.from_frame(table), ["y"]
+    data, columns = gp.from_frame(table), ["x", "y"]
     for number, step in enumerate(program):
         data = step.verb(data, columns[-1 - step.column % len(columns)], f"f{number}")
         columns.append(f"f{number}")

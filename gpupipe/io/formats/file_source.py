@@ -308,6 +308,7 @@ class _Agreement:
         dtypes = {name: self._widest.get(name) or dtype_from_arrow(kind) for name, kind in types.items()}
         self._dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
         self._known_from = {name: self._first for name in self._dtypes if not pa.types.is_null(types[name])}
+        self._are_zoned = {name: _is_zoned(types[name]) for name in self._known_from}
 
     def check(self, file: TableFile) -> None:
         """Raise unless a file has these columns, or is cast; learn the types of those that had no value before."""
@@ -317,13 +318,19 @@ class _Agreement:
         learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
         schema = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
         differing = [name for name in schema if name not in types or (name in valued and dtypes[name] != schema[name])]
+        zoned = {name: _is_zoned(types[name]) for name in valued & schema.keys()}
+        mixed = [name for name, is_zoned in zoned.items() if is_zoned != self._are_zoned.get(name, is_zoned)]
+        differing += [name for name in mixed if name not in differing]
         extra = [name for name, dtype in dtypes.items() if name not in schema and dtype is not None]
         differing += [name for name in extra if name in file.origin.keys and self._columns is None]  # other folders
         lost = [name for name in differing if name in types and not _is_castable(dtypes[name], schema.get(name))]
-        type_names = {name: dtypes[name] or str(kind) for name, kind in types.items()}
+        type_names = {name: (name not in mixed and dtypes[name]) or str(kind) for name, kind in types.items()}
         if differing and (lost or not self._policy.casts):
             name = (lost or differing)[0]
-            expected = f"{schema.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
+            dtype = schema.get(name, "no such column")
+            if name in mixed:
+                dtype = f"times with{'' if self._are_zoned[name] else 'out'} a time zone"
+            expected = f"{dtype}, as in {self._known_from.get(name, self._first)}"
             problem = f"column {name!r} is {type_names.get(name, 'not there')}"
             remedy = "columns=[...] with what all files share, on_mismatch="
             remedy += "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
@@ -339,6 +346,7 @@ class _Agreement:
             self._policy.leave_out(file.origin.path, {name: types[name] for name in extra}, reason)
         self._dtypes = schema
         self._known_from |= dict.fromkeys(learned, file.origin.path)
+        self._are_zoned = zoned | self._are_zoned
 
     def list_readings(self, files: Iterable[TableFile]) -> dict[str, Reading]:
         """Return what the columns of the usable files are read as; add a note on each converted column."""
@@ -366,6 +374,10 @@ class _Agreement:
                 change = f"as the files differ, read as {written_as or 'timestamp[us]'}, the same times in UTC"
                 self._policy.convert(next(iter(files)).origin.path, {name: (kinds, Reading(dtype, written_as, change))})
         return readings
+
+
+def _is_zoned(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
 
 
 def _is_castable(dtype: str | None, other: str | None) -> bool:

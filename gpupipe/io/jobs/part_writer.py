@@ -323,8 +323,13 @@ def _write_folder(
         _check_same_job(before, folder, job, inputs)
         new = (inputs or {}).keys() - before.inputs.keys()
         if not new:
-            folder.clean(before)
-            return replace(before, notes=tuple(dataset.source.notes), num_done=len(old))
+            manifest = replace(before, notes=tuple(dataset.source.notes), num_done=len(old))
+            if manifest.notes == before.notes:
+                folder.clean(before)
+            else:  # of files that are left out, which are none of the job's
+                folder.begin(uuid.uuid4().hex[:16])
+                folder.publish(manifest, ())
+            return manifest
         dataset = replace(dataset, source=dataset.source.of_files(new))
     first = 1 + max(map(_number, old), default=-1)
     writer = _PartWriter(folder, options, backend, count_largest_partition(dataset), first)

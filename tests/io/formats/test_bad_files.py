@@ -86,6 +86,14 @@ def test_a_quarantined_file_is_named_beside_what_is_written(tmp_path: Path) -> N
     manifest = gp.read_parquet(inputs, on_bad="quarantine").write_parquet(out)
     assert (manifest.num_done, manifest.rows_out, manifest.notes) == (1, 4, ())
     assert not (out / "_quarantine.jsonl").exists()
+    parts = sorted(out.glob("part-*"))
+    (inputs / "z.parquet").write_bytes(b"PAR1")
+    manifest = gp.read_parquet(inputs, on_bad="quarantine").write_parquet(out)
+    assert "z.parquet" in (out / "_quarantine.jsonl").read_text() and "z.parquet" in repr(manifest)
+    assert sorted(out.glob("part-*")) == parts and "z.parquet" in (out / "_manifest.json").read_text()
+    written = (out / "_manifest.json").stat().st_mtime_ns
+    gp.read_parquet(inputs, on_bad="quarantine").write_parquet(out)
+    assert (out / "_manifest.json").stat().st_mtime_ns == written, "nothing has changed since"
     assert values(gp.read_parquet(out), "n") == [1, 2, 1, 2]
 
 
