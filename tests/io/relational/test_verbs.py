@@ -391,8 +391,8 @@ def test_a_shuffled_folder_is_finished_after_a_crash(
         (lambda d: d.sort("x", ascending=False), "come from all input files together"),
         (lambda d: d.group_by("x").agg(n=("x", "size")), "come from all input files together"),
         (lambda d: d.join(d, on="x"), "come from all input files together"),
-        (lambda d: d.deduplicate(), "another pipeline, or with other options"),
-        (lambda d: d.sample(n=100), "another pipeline, or with other options"),
+        (lambda d: d.deduplicate(), "another pipeline, with other options"),
+        (lambda d: d.sample(n=100), "another pipeline, with other options"),
     ],
 )
 def test_a_job_of_what_came_of_all_rows_is_recognised(verb: Any, told: str, source: Path, tmp_path: Path) -> None:
