@@ -63,18 +63,18 @@ def cast_column(
     backend: Backend,
     *,
     exact: bool = False,
-    zone: str = "",
+    written_as: str = "",
     losses: Losses | None = None,
 ) -> Column:
     """Cast a column to another type, lists by their elements; `BadData` has the first `row` whose value does not fit.
 
     With `losses` a value that does not fit is missing there, and counted; of types that are only carried it is not.
 
-    Strings are parsed; numbers, booleans and timestamps are written out as Arrow writes them, times in the local time
-    of a `zone`, with its offset. A float becomes an integer only where it is whole, a number of either kind a float
-    unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast is `exact`. Of
-    types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of day
-    float64 seconds or int64 microseconds, and bytes text.
+    Strings are parsed; numbers, booleans and timestamps are written out as Arrow writes them: dates as dates, and times
+    of a zone in its local time, with its offset, as a field's `written_as` says. A float becomes an integer only where
+    it is whole, a number of either kind a float unless that makes it infinite or another integer. A float64 is rounded
+    to float32, unless the cast is `exact`. Of types that are only carried, decimals become numbers (floats the nearest
+    ones) or text, durations and times of day float64 seconds or int64 microseconds, and bytes text.
     """
     if column.dtype == dtype:
         return column
@@ -95,7 +95,7 @@ def cast_column(
     if column.dtype == "string":
         result = _parse_strings(column, dtype, name, backend, losses)
     elif dtype == "string":
-        result = _format_values(column, name, backend, zone, losses)
+        result = _format_values(column, name, backend, written_as, losses)
     elif "timestamp" in (column.dtype, dtype):
         if dtype == "timestamp":
             check(column.data == _NOT_A_TIME)
@@ -304,7 +304,7 @@ def _find_unread(texts: pa.Array, dtype: str) -> Any:
     return np.concatenate([_find_unread(half, dtype) for half in (texts[:middle], texts[middle:])])
 
 
-def _format_values(column: Column, name: str, backend: Backend, zone: str, losses: Losses | None) -> Column:
+def _format_values(column: Column, name: str, backend: Backend, written_as: str, losses: Losses | None) -> Column:
     """Format each distinct value once, on the host, and gather the strings by code."""
     xp = backend.xp
     missing = column.missing(xp)
@@ -317,8 +317,9 @@ def _format_values(column: Column, name: str, backend: Backend, zone: str, losse
         if beyond.any():
             bad = xp.isin(column.data, backend.to_device(values[beyond]))
             _check(column, "string", name, backend, losses, bad)
-        if zone:
-            dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
+        if written_as:
+            times = pa.array(values).cast(pa.timestamp("us", "UTC")).cast(arrow_type(written_as))
+            dictionary = times.cast(pa.large_string())
     else:
         # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
         numbers = values + 0.0 if column.dtype in FLOATS else values

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
@@ -21,7 +22,7 @@ from gpupipe.io.planning.query import EVERYTHING, Mapped
 from gpupipe.io.planning.row_filters import Bounds
 from gpupipe.io.planning.table import Source, Table, identify_job
 from gpupipe.io.stores import FileNote
-from gpupipe.schema import Field, Role, Schema, shorten_list
+from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import tell_parts
 from gpupipe.support.validation import is_sequence
@@ -79,8 +80,10 @@ def _require_alike(item: Field, other: Field, number: int) -> None:
     column, expected = f"column {item.name!r}", "the same type in all datasets"
     if item.dtype != other.dtype:
         problem = f"{column} is {other.dtype} in dataset {number}, and {item.dtype} in dataset 1"
-        cast = f"T.Cast({{{item.name!r}: {item.dtype!r}}})"
-        remedy = f"gp.Pipeline([{cast}]).fit(data).transform(data) of dataset {number} before"
+        common = _choose_common(item.dtype, other.dtype)
+        which = " and ".join(str(n) for n, dtype in ((1, item.dtype), (number, other.dtype)) if dtype != common)
+        cast = f"T.Cast({{{item.name!r}: {common!r}}})"
+        remedy = f"gp.Pipeline([{cast}]).fit(data).transform(data) of dataset {which} before"
         raise SchemaMismatch("concat", problem, got=other.dtype, expected=expected, remedy=remedy)
     if item.zone != other.zone:
         zones = f"{other.zone or 'no time zone'} in dataset {number}, and {item.zone or 'no time zone'} in dataset 1"
@@ -90,6 +93,14 @@ def _require_alike(item: Field, other: Field, number: int) -> None:
         problem = f"{column} has the ids or classes of another fit in dataset {number} than in dataset 1"
         remedy = "gp.concat of the raw data, then one pipeline's transform"
         raise SchemaMismatch("concat", problem, expected="one vocabulary", remedy=remedy)
+
+
+def _choose_common(dtype: str, other: str) -> str:
+    """Choose the type that holds the values of both: text, or of numbers the wider; else the first one."""
+    numbers = {*INTEGERS, *FLOATS, "bool"}
+    if {dtype, other} <= numbers:
+        return np.result_type(dtype, other).name
+    return "string" if "string" in (dtype, other) else dtype
 
 
 def _unite_fields(fields: Sequence[Field]) -> Field:

@@ -554,6 +554,8 @@ def _list_folder(
     if not names:
         problem, got = f"the folder holds no {' or '.join(suffixes)} file", sorted(map("/".join, inside.values()))[:5]
         remedy = "the list of files, or a pattern: 'folder/*'"
+        if manifest is not None and not manifest.files:
+            problem, remedy = "the table that was written there has no rows", "write_parquet without partition_by="
         raise BadFile(path, problem, got=got, expected="at least one", remedy=remedy)
     return names, manifest
 

@@ -319,7 +319,7 @@ class Features:
                 why = "its step has no order_by that tells all rows apart, and they stand in the order of "
                 why += f"{leaked}, which the target {self.target.text!r} is computed from too"
                 remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
-            elif When.AFTER not in whens and When.POSITION in whens:
+            elif When.AFTER not in whens and When.POSITION in whens and step != "JoinAsOf":
                 remedy = f"a column in order_by of its step that tells rows of one time apart; or {remedy}"
             if step in ("Rolling", "Expanding") and When.AFTER not in whens:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"

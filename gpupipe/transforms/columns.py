@@ -111,10 +111,10 @@ class Cast(ColumnwiseTransform):
     cannot be coerced (SchemaMismatch).
 
     Strings are parsed, numbers are written out as text, and so are times, with all six digits of their fraction and,
-    where they have a zone, local and with its offset. Times as `"timestamp"` keep their zone, and dates become times. A
-    decimal becomes the nearest float, an integer where it is whole, or text; a duration or a time of day float64
-    seconds or int64 microseconds. A fraction is no integer; an integer beyond 2**53 is a float64 (beyond 2**24 a
-    float32) only where that holds it exactly; nothing becomes infinite.
+    where they have a zone, local and with its offset; dates without a time. Times as `"timestamp"` keep their zone, and
+    dates become times. A decimal becomes the nearest float, an integer where it is whole, or text; a duration or a time
+    of day float64 seconds or int64 microseconds. A fraction is no integer; an integer beyond 2**53 is a float64 (beyond
+    2**24 a float32) only where that holds it exactly; nothing becomes infinite.
 
     Memory: one new column per cast, and as much while values are checked.
 
@@ -159,8 +159,8 @@ class Cast(ColumnwiseTransform):
         for name, dtype in self.dtypes.items():
             if name in outputs:
                 losses = Losses() if self.errors == "coerce" else None
-                column, zone = backend.column(frame, name), schema[name].zone
-                columns[name] = cast_column(column, dtype, name, backend, zone=zone, losses=losses)
+                column, written_as = backend.column(frame, name), schema[name].written_as
+                columns[name] = cast_column(column, dtype, name, backend, written_as=written_as, losses=losses)
                 counts[name] += losses.count if losses else 0
         return backend.assign(frame, columns), counts
 

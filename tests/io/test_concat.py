@@ -223,7 +223,7 @@ def test_notes_and_nullable_columns_are_put_together(tmp_path: Path) -> None:
         (
             [FRAME, FRAME, FRAME.assign(n="1")],
             errors.SchemaMismatch,
-            r"column 'n' is string in dataset 3, and int64 in dataset 1[\s\S]*T.Cast\(\{'n': 'int64'\}\)",
+            r"column 'n' is string in dataset 3, and int64 in dataset 1[\s\S]*T.Cast\(\{'n': 'string'\}\)",
         ),
         (
             [FRAME, FRAME.assign(t=FRAME["t"].dt.tz_localize("UTC"))],
@@ -247,7 +247,26 @@ def test_ids_of_two_fits_do_not_go_together() -> None:
         gp.concat([encode(FRAME), encode(FRAME[:1])])
 
 
-def test_the_cast_that_the_error_offers_works() -> None:
-    text = gp.from_frame(FRAME[["n"]].astype(str))
-    cast = gp.Pipeline([T.Cast({"n": "int64"})]).fit(text).transform(text)
-    assert gp.concat([gp.from_frame(FRAME[["n"]]), cast]).compute()["n"].tolist() == [*range(20), *range(20)]
+DAYS = pd.Series(pd.to_datetime(["2024-01-05", "2024-02-01"]).date)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "values"),
+    [
+        (pd.Series([1, 2]), pd.Series([1.5]), [1.0, 2.0, 1.5]),
+        (pd.Series([1.5]), pd.Series([1, 2]), [1.5, 1.0, 2.0]),
+        (pd.Series([1, 2]), pd.Series(["x"]), ["1", "2", "x"]),
+        (pd.Series([1], dtype="int32"), pd.Series([3_000_000_000]), [1, 3_000_000_000]),
+        (pd.Series([1], dtype="int8"), pd.Series([200], dtype="uint8"), [1, 200]),
+        (pd.Series([True]), pd.Series([2.5]), [1.0, 2.5]),
+        (pd.Series(["2024-01-05"]), DAYS, ["2024-01-05", "2024-01-05", "2024-02-01"]),
+    ],
+)
+def test_the_cast_that_the_error_offers_works(first: pd.Series, second: pd.Series, values: list[Any]) -> None:
+    datasets = {str(number): gp.from_frame(each.to_frame("x")) for number, each in ((1, first), (2, second))}
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        gp.concat(list(datasets.values()))
+    call, _, numbers = caught.value.remedy.removesuffix(" before").partition(" of dataset ")
+    for number in numbers.split(" and "):
+        datasets[number] = eval(call, {"gp": gp, "T": T, "data": datasets[number]})
+    assert gp.concat(list(datasets.values())).compute()["x"].tolist() == values

@@ -144,7 +144,9 @@ def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
         return conform(column, item)
     cpu = select("cpu")
     frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=dtype)])
-    result = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
+    written_as = read_as(column.type).written_as
+    values = cpu.column(frame, item.name)
+    result = cast_column(values, item.dtype, item.name, cpu, exact=exact, written_as=written_as)
     return conform(cpu.to_arrow(cpu.assign(frame, {item.name: result})).column(item.name), item)
 
 
@@ -366,7 +368,7 @@ class _Agreement:
                 self._policy.convert(path, {name: pair})
         readings = {}
         for name, dtype in self._dtypes.items():
-            ways = ways_by_name[name] or {""}
+            ways = (ways_by_name[name] if dtype == "timestamp" else None) or {""}
             written_as = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
             readings[name] = Reading(dtype, written_as)
             if len(ways) > 1:

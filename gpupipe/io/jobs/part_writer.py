@@ -49,6 +49,7 @@ _DAY = 86_400_000_000  # microseconds
 _DICTIONARY_BYTES = 8 << 20
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 _log = logging.getLogger("gpupipe")
+MOST_FOLDERS = 10_000  # that a part's rows may be in, each an open file
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,15 @@ def _write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: 
 
     naming = {"partitioning": pads.partitioning(keys, flavor="hive"), "basename_template": f"{name}-{{i}}.parquet"}
     how = form.make_write_options(compression=layout.compression, use_dictionary=coded)
-    sizes = {"max_rows_per_group": layout.rows_per_group, "max_partitions": 10_000, "use_threads": False}
-    pads.write_dataset(batches(), folder, schema=file_schema, format=form, file_options=how, **naming, **sizes)
+    sizes = {"max_rows_per_group": layout.rows_per_group, "max_partitions": MOST_FOLDERS, "use_threads": False}
+    try:
+        pads.write_dataset(batches(), folder, schema=file_schema, format=form, file_options=how, **naming, **sizes)
+    except pa.ArrowInvalid as cause:
+        if "exceeds the maximum" not in str(cause):
+            raise
+        where, problem = f"write_parquet(partition_by={list(options.partition_by)})", "too many combinations of values"
+        expected, remedy = f"at most {MOST_FOLDERS:,} folders of a part's rows", "a coarser column, by T.Derive"
+        raise BadData(where, problem, expected=expected, remedy=remedy) from cause
 
 
 def _write_hive_on_device(

@@ -35,6 +35,7 @@ from gpupipe.io.relational.text_file import (
 )
 from gpupipe.io.relational.time_formats import ISO_FORMATS, TimeFormats, choose_formats, invalidate, list_times
 from gpupipe.support.text import format_count
+from gpupipe.support.times import has_offset
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 
@@ -220,6 +221,8 @@ class CsvFile(TextFile):
         remedy = "timestamp_formats=['%d/%m/%Y'], as the times are written"
         if name in self._form.column_formats:
             remedy = f"its format beside {', '.join(own_formats)}, or dtypes={{{name!r}: 'string'}} in their place"
+        if pa.types.is_timestamp(kind) and has_offset(value) != (kind.tz is not None):
+            remedy = f"dtypes={{{name!r}: 'string'}}: times with and without an offset are of two kinds"
         if not pa.types.is_timestamp(kind):
             suggested = "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"
             if re.fullmatch("-?(0|[1-9][0-9]*)", value) and -(2**63) <= int(value) < 2**64:

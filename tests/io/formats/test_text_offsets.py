@@ -15,6 +15,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io import Dataset
 from gpupipe.io.relational.engine import sink
 from tests.as_cudf_writes import rewrite
+from tests.raising import raises
 
 Reader = Callable[..., Dataset]
 
@@ -160,6 +161,16 @@ def test_times_with_and_without_an_offset_in_own_formats_are_text_with_a_note(tm
     dataset = gp.read_csv(tmp_path / "a.csv", timestamp_formats=["%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M %z"])
     assert dataset.schema["at"].dtype == "string"
     assert [note.column for note in dataset.conversions] == ["at"]
+
+
+@pytest.mark.parametrize("formats", [[], ["%d/%m/%Y"], ["%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M:%S%z"]])
+def test_a_file_with_an_offset_beside_one_without_is_offered_text(formats: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("at\n2024-05-01 12:00:00\n")
+    (tmp_path / "b.csv").write_text("at\n2024-05-01 12:00:00-04:00\n")
+    with raises(SchemaMismatch, where=str(tmp_path / "b.csv")) as caught:
+        gp.read_csv(tmp_path, timestamp_formats=formats, dtypes={} if formats else {"at": "timestamp"})
+    assert caught.value.remedy.startswith("dtypes={'at': 'string'}")
+    assert len(gp.read_csv(tmp_path, timestamp_formats=formats, dtypes={"at": "string"})) == 2
 
 
 def test_formats_that_fit_no_column_are_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

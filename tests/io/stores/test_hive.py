@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -239,3 +240,19 @@ def test_leading_zeros_of_a_folders_name_are_noted(tmp_path: Path) -> None:
     text.write_parquet(tmp_path.with_name("text"), partition_by="k")
     again = gp.read_parquet(tmp_path.with_name("text"))
     assert (values(again, "k"), again.conversions) == (["007"], ())
+
+
+def test_more_folders_than_files_can_be_open_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupipe.io.jobs.part_writer.MOST_FOLDERS", 10)
+    data = gp.from_frame(pd.DataFrame({"k": range(11), "x": 1.0}), backend="cpu")
+    with raises(BadData, where="write_parquet(partition_by=['k'])", expected="at most 10 folders of a part's rows"):
+        data.write_parquet(tmp_path / "out", partition_by="k")
+    data.filter("k < 10").write_parquet(tmp_path / "out", partition_by="k")
+    assert len(gp.read_parquet(tmp_path / "out")) == 10
+
+
+def test_a_table_without_rows_has_no_folders_and_says_so(tmp_path: Path) -> None:
+    data = gp.from_frame(pd.DataFrame({"k": [1, 2], "x": 1.0}), backend="cpu").filter("x > 9")
+    data.write_parquet(tmp_path / "out", partition_by="k")
+    with raises(BadFile, where=str(tmp_path / "out"), remedy="write_parquet without partition_by="):
+        gp.read_parquet(tmp_path / "out")
