@@ -297,7 +297,7 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
             expected, remedy = "at most 2^24 ids, which are exact in float32", "pre.Categorify(min_frequency=10)"
             raise refuse_argument(model, "cardinalities", count, expected, remedy, problem="too many ids")
     if config["lists"]:
-        problem, name = "trees take no lists", next(iter(config["lists"]))
+        problem, name = "trees take no lists", str(next(iter(config["lists"])))
         instead = "T." + derive(name, "len({})", f"num_{name}")
         remedy = f"{instead} and such columns as features in place of the lists, or gp.models.MLP, which takes lists"
         raise refuse_argument(model, "lists", list(config["lists"]), "no lists", remedy, problem=problem)
