@@ -362,6 +362,15 @@ def test_the_own_part_of_a_target_that_is_a_sum_over_its_group_leaks() -> None:
         fit(data.filter("date < '2024-01-10'"), "sales", target="total")
 
 
+def test_the_remedy_for_an_as_of_join_is_none_of_a_window() -> None:
+    plans = gp.from_frame(pd.DataFrame({"store": ["a", "b"], "since": SALES["date"][0], "fee": [1.0, 2.0]}))
+    steps = [T.JoinAsOf(plans, left_on="date", right_on="since", by="store")]
+    with pytest.raises(errors.LeakageError) as caught:
+        fit(sales(), "fee", target="hour(date) < 9", steps=steps)
+    assert "order_by" not in caught.value.remedy and "allow_leak=['fee']" in caught.value.remedy
+    assert fit(sales(), "fee", target="hour(date) < 9", steps=steps, allow_leak=["fee"]).schema.numeric
+
+
 def halves(data: gp.Dataset, cut: str) -> list[gp.Dataset]:
     if cut == "time":
         return data.split(by="date", at="2024-01-07")

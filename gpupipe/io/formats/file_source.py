@@ -320,17 +320,17 @@ class _Agreement:
         learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
         schema = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
         differing = [name for name in schema if name not in types or (name in valued and dtypes[name] != schema[name])]
-        zoned = {name: _is_zoned(types[name]) for name in valued & schema.keys()}
-        mixed = [name for name, is_zoned in zoned.items() if is_zoned != self._are_zoned.get(name, is_zoned)]
-        differing += [name for name in mixed if name not in differing]
+        zone_flags = {name: _is_zoned(types[name]) for name in valued & schema.keys()}
+        mixed_names = [name for name, is_zoned in zone_flags.items() if is_zoned != self._are_zoned.get(name, is_zoned)]
+        differing += [name for name in mixed_names if name not in differing]
         extra = [name for name, dtype in dtypes.items() if name not in schema and dtype is not None]
         differing += [name for name in extra if name in file.origin.keys and self._columns is None]  # other folders
         lost = [name for name in differing if name in types and not _is_castable(dtypes[name], schema.get(name))]
-        type_names = {name: (name not in mixed and dtypes[name]) or str(kind) for name, kind in types.items()}
+        type_names = {name: (name not in mixed_names and dtypes[name]) or str(kind) for name, kind in types.items()}
         if differing and (lost or not self._policy.casts):
             name = (lost or differing)[0]
             dtype = schema.get(name, "no such column")
-            if name in mixed:
+            if name in mixed_names:
                 dtype = f"times with{'' if self._are_zoned[name] else 'out'} a time zone"
             expected = f"{dtype}, as in {self._known_from.get(name, self._first)}"
             problem = f"column {name!r} is {type_names.get(name, 'not there')}"
@@ -348,7 +348,7 @@ class _Agreement:
             self._policy.leave_out(file.origin.path, {name: types[name] for name in extra}, reason)
         self._dtypes = schema
         self._known_from |= dict.fromkeys(learned, file.origin.path)
-        self._are_zoned = zoned | self._are_zoned
+        self._are_zoned = zone_flags | self._are_zoned
 
     def list_readings(self, files: Iterable[TableFile]) -> dict[str, Reading]:
         """Return what the columns of the usable files are read as; add a note on each converted column."""

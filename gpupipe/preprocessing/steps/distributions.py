@@ -373,9 +373,9 @@ def find_likeliest_power(values: Any, counts: Any, method: str, *, in_unit: bool
         return _zero(lambda power: Bent.of(values, power, method).score(counts), 2 - largest / logs[0], highest)
     # All of one sign: a unit in which the mean logarithm is 0 has the same likeliest power, and all digits.
     centred = logs - np.average(logs, weights=counts)
-    bent = centred if in_unit else logs
-    lowest = largest / bent.min() if bent.min() < 0 else -np.inf
-    highest = largest / bent.max() if bent.max() > 0 else np.inf
+    exponents = centred if in_unit else logs
+    lowest = largest / exponents.min() if exponents.min() < 0 else -np.inf
+    highest = largest / exponents.max() if exponents.max() > 0 else np.inf
     power = _zero(lambda power: Bent.by_powers(centred, power, 1.0).score(counts), lowest, highest)
     return 2 - power if method == "yeo-johnson" and values[-1] < 0 else power
 
