@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(parsed.run(parsed))
     except GpupipeError as error:
         notes = "".join(f"\n({note})" for note in getattr(error, "__notes__", ()))
-        print(f"{error}{notes}".replace("overwrite=True", "--overwrite"), file=sys.stderr)
+        print(_name_options(f"{error}{notes}"), file=sys.stderr)
         return 2
+
+
+def _name_options(text: str) -> str:
+    """Replace keywords by the command's options, but for those of a call that is written out."""
+    text = re.sub(r"(?<!, )overwrite=True", "--overwrite", text)
+    return re.sub(r"(?<!, )on_bad='(\w+)'", r"--on-bad \1", text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--proba", action="store_true", help="probabilities in the place of decisions")
     score.add_argument("--overwrite", action="store_true", help="write everything again")
     allowed = "import path of a function or step of yours that the model uses; may be given several times"
+    for reading in (inspect, score):
+        answers, damaged = ("raise", "skip", "quarantine"), "what to do about a file that is damaged"
+        reading.add_argument("--on-bad", choices=answers, default="raise", help=damaged)
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)
     return parser
@@ -97,7 +107,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
     if is_artifact(parsed.path):
         print(describe_artifact(parsed.path))
         return 0
-    dataset = open_table(parsed.path)
+    dataset = open_table(parsed.path, parsed.on_bad)
     report = dataset.describe(parsed.target)
     if parsed.html is not None:
         report.to_html(parsed.html, overwrite=True)
@@ -118,5 +128,5 @@ def _score(parsed: argparse.Namespace) -> int:
         problem, expected = "a regression has no probabilities", "a classification's model"
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
-    print(predict(open_table(parsed.input)).write_parquet(parsed.output, overwrite=parsed.overwrite))
+    print(predict(open_table(parsed.input, parsed.on_bad)).write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

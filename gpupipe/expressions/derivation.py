@@ -41,7 +41,7 @@ class Derivation:
             sources = map(schema.__getitem__, expression.reads)
             written_as = expression.get_written_as(schema)
             field = Field.derived(name, dtype, sources, self.where, written_as)
-            schema = schema.assign([field.replace(origins=field.origins | marks)])
+            schema = schema.assign([field.replace(origins=expression.locate_origins(schema) | marks)])
         return schema
 
     def trace(self, outputs: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:

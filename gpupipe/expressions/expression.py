@@ -12,8 +12,9 @@ from typing import Any
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions.dtypes import find_zones, infer_dtype
 from gpupipe.expressions.syntax import Reader
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names, iter_tested
 from gpupipe.schema import FLOATS, INTEGERS, Schema
+from gpupipe.support.origins import Origins, tell_matches
 from gpupipe.support.times import EPOCH
 
 
@@ -51,6 +52,12 @@ class Expression:
         times = [item.name for item in find_zones(self.tree, schema, self.source) if isinstance(item, Name)]
         types = {schema[name].with_instants().written_as for name in times}
         return types.pop() if len(types) == 1 and self.check(schema) == "timestamp" else ""
+
+    def locate_origins(self, schema: Schema) -> Origins:
+        """Return where the values come from, by the origins of the columns that are read."""
+        tested = set(iter_tested(self.tree))
+        origins = (tell_matches(schema[n].origins) if n in tested else schema[n].origins for n in self.reads)
+        return frozenset().union(*origins)
 
     def check_condition(self, schema: Schema) -> None:
         """Raise `ExpressionError` unless the values are true or false; errors as of `check`."""

@@ -119,3 +119,11 @@ def iter_names(node: Node) -> Iterator[str]:
         yield node.name
     for operand in getattr(node, "operands", ()):
         yield from iter_names(operand)
+
+
+def iter_tested(node: Node) -> Iterator[str]:
+    """Yield the columns of which a tree's value tells whether they are missing, with repeats."""
+    if isinstance(node, Operation) and node.name in ("isnull", "notnull", "coalesce"):
+        yield from iter_names(node)
+    for operand in getattr(node, "operands", ()):
+        yield from iter_tested(operand)

@@ -24,7 +24,7 @@ from gpupipe.io.planning.table import Source, Table, identify_job
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import tell_parts
+from gpupipe.support.origins import Origin, has_values, name_memory, tell_parts
 from gpupipe.support.validation import is_sequence
 
 
@@ -56,7 +56,23 @@ def concat(datasets: Sequence[Any]) -> Dataset:
     queries = {table.query.identity() for table in tables}
     if len(queries) > 1 or None in queries:
         schema = Schema(item.replace(origins=tell_parts(item.origins)) for item in schema)
+    schema = _add_part_labels(schema, tables)
     return replace(tables[0], source=ConcatSource(tables, schema), schema=schema, query=EVERYTHING)
+
+
+def _add_part_labels(schema: Schema, tables: Sequence[Table]) -> Schema:
+    """Add the result as an origin of each column that is a constant in one of the tables, and so tells its rows apart.
+
+    Of `label="1"` of what was bought, and `label="0"` of what was not, a copy of `label` is no feature of it.
+    """
+    constants = {item.name for table in tables for item in table.schema if not any(map(has_values, item.origins))}
+    if not constants or len(tables) == 1:
+        return schema
+    jobs = [identify_job(table) for table in tables]
+    name = name_memory("" if None in jobs else repr(jobs))
+    return schema.assign(
+        schema[constant].replace(origins=schema[constant].origins | {Origin(name, constant)}) for constant in constants
+    )
 
 
 def _unite_schemas(schemas: Sequence[Schema]) -> Schema:

@@ -64,7 +64,10 @@ class Labels:
 
     def origins(self, schema: Schema) -> Origins:
         """Return the columns of tables read that their values come from."""
-        return frozenset().union(*(schema[name].origins for name in self.reads(schema)))
+        parsed = {text: self._parse(text, schema) for text in self.texts}
+        return frozenset().union(
+            *(tree.locate_origins(schema) if tree else schema[text].origins for text, tree in parsed.items())
+        )
 
     def raw_fields(self, schema: Schema) -> dict[str, Field]:
         """Return by text the fields of the values before they are stored."""
@@ -77,6 +80,7 @@ class Labels:
             else:
                 read = map(schema.__getitem__, expression.reads)
                 raw = Field.derived(self.role.value, expression.check(schema), read, "Features")
+                raw = replace(raw, origins=expression.locate_origins(schema))
             fields[text] = replace(raw, role=self.role)
         return fields
 

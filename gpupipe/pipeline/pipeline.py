@@ -288,14 +288,19 @@ class Pipeline(Answering):
         self._has_loaders = True
         return make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
 
-    def _keep_also(self, name: str) -> Pipeline:
-        """Return this pipeline, its learned state shared, with one more column carried beside the features."""
-        self._fitted_source()
-        self._after.require(name, "Scorer.evaluate(by=)")
+    def _keep_also(self, name: str, data_schema: Schema) -> Pipeline:
+        """Return this pipeline, its learned state shared, with one more column of the data carried beside the features.
+
+        The data that was fitted on may lack it.
+        """
+        source = self._fitted_source()
         if self.features is None or name in self.features.keep:
             return self
         changed = copy(self)
         changed.features = copy(self.features)
+        if name in data_schema and name not in source and name not in self._after:
+            changed._bind(Schema([*source, data_schema[name]]), self._schema)
+        changed._after.require(name, "Scorer.evaluate(by=)")
         changed.features.keep = [*self.features.keep, name]
         return changed
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpupipe.backend import Column, resolve, select
 from gpupipe.backend.kernels import hash_column
-from gpupipe.errors import BadData
+from gpupipe.errors import BadConfig, BadData
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline, select_rows
 from gpupipe.pipeline.row_sets import compute_lineage
@@ -47,6 +47,10 @@ def collect_rows(
     pipeline, features = scorer.pipeline, scorer.pipeline.features
     backend = resolve(pipeline.backend)
     if by is not None:
+        if by in dataset.schema and by not in pipeline._after:  # no scorer would find the groups of rows to predict
+            problem, expected = f"the pipeline was fitted on rows without column {by!r}", "a column of those rows"
+            remedy = f"gp.fit(...) on rows that have {by!r}, or another column"
+            raise BadConfig("calibrate(by=)", problem, got=by, expected=expected, remedy=remedy)
         check_groups("calibrate", by, pipeline._after)
     run, dataset_read = pipeline._bind_to_train(dataset, None, backend, by, rows, history)
     if not run.schema.targets or features is None:

@@ -14,7 +14,7 @@ import torch
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.io import as_dataset, as_rows
+from gpupipe.io import Dataset, as_dataset, as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.apply import BoundPipeline
 from gpupipe.pipeline.pipeline import Pipeline
@@ -23,6 +23,7 @@ from gpupipe.saving.records import answer_records, is_records
 from gpupipe.schema import Field, Role, Schema, count_features
 from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.origins import Origins
 from gpupipe.support.validation import check_instance, check_integer, check_name
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
@@ -211,7 +212,8 @@ class Scorer(Answering):
         """Compute every metric of the task on rows with a target, and report on them, at the scorer's threshold.
 
         The rows are those of `pipeline.loader(data, rows=, history=)`, which leaves out those without a target, and
-        those that a step leaves out of training. `by` is a column, whose values are the groups of `report.by`.
+        those that a step leaves out of training. `by` is a column, whose values are the groups of `report.by`; the rows
+        of the fit may lack it.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
@@ -223,8 +225,9 @@ class Scorer(Answering):
         """
         check_name(Scorer.evaluate, None, by=by)
         model = self._require_model("evaluate")
-        pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
-        loader = pipeline.loader(data, rows=rows, history=history, batch_size=batch_size, device=str(self.device))
+        dataset = as_dataset(data)
+        pipeline = self.pipeline if by is None else self.pipeline._keep_also(by, dataset.schema)
+        loader = pipeline.loader(dataset, rows=rows, history=history, batch_size=batch_size, device=str(self.device))
         if not loader.schema.targets:
             problem, remedy = "the rows have no target", "predict(data), which needs none"
             expected = "the columns that the target is computed from"
@@ -309,6 +312,8 @@ class Scorer(Answering):
         keep_fields, field_names = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         keep = () if self.pipeline.features is None else self.pipeline.features.keep
         inputs = Schema(run.schema.with_role(Role.FEATURE))
+        origins = self._locate_origins(table, inputs)
+        fields = [item.replace(origins=origins) for item in fields]
         names = [name if name in keep else name.removesuffix("_keep") for name in (item.name for item in keep_fields)]
         names = [f"{name}_keep" if name in field_names else name for name in names]
         keys = [replace(item, name=name) for item, name in zip(keep_fields, names, strict=True)]
@@ -327,6 +332,14 @@ class Scorer(Answering):
 
         identity = partial(self._fingerprint, batch_size)
         return run.run_on(table, rows, schema, self.pipeline.backend, identity, history=earlier)
+
+    def _locate_origins(self, table: Any, inputs: Schema) -> Origins:
+        """Return where predictions come from: the features, and the target where these rows may be of the fit."""
+        origins: Origins = frozenset().union(*(item.origins for item in inputs))
+        pipeline, features = self.pipeline, self.pipeline.features
+        if features is None or features.target is None or not isinstance(table, Dataset):
+            return origins
+        return origins | features.target.origins(pipeline._after) if pipeline._shares_rows(table) else origins
 
     def _fingerprint(self, batch_size: int) -> str | None:
         """Hash all that the predictions depend on; None where the pipeline has no fingerprint."""

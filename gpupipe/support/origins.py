@@ -7,6 +7,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
@@ -26,6 +27,7 @@ class When(StrEnum):
     LATER_GROUP = "later group"
     KEY = "key"
     TIME = "time"  # a key, too: the first column by whose order a row before or after was found
+    MATCH = "match"  # a key, too: the value tells whether a row was found by it, as `isnull` of a joined column does
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
     ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
     CHOICE = "choice"  # no value: rows were kept or left out by the column, as those of a filter are
@@ -41,7 +43,7 @@ IN_MEMORY = "memory "
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _MOVED = frozenset({When.BEFORE, When.AFTER, When.EARLIER_GROUP, When.LATER_GROUP})
-_KEYS = frozenset({When.KEY, When.TIME, When.EARLIER_KEY})
+_KEYS = frozenset({When.KEY, When.TIME, When.MATCH, When.EARLIER_KEY})
 _CHOICES = frozenset({When.CHOICE, When.PART})
 _NO_VALUES = _CHOICES | {When.ORDER, When.PICKED, When.POSITION}
 _RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
@@ -77,6 +79,7 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
     },
     When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When} | _STAY,
     When.TIME: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.TIME}) for when in When} | _STAY,
+    When.MATCH: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.MATCH}) for when in When} | _STAY,
     When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When} | _STAY,
     # What rows were sorted by is what every window without an order of its own looks them up by.
     **{
@@ -119,6 +122,19 @@ def shift(origins: Origins, *whens: When) -> Origins:
         return origins
     return frozenset(
         origin._replace(when=when) for by in whens for origin in origins for when in _STEPS[by][origin.when]
+    )
+
+
+def tell_matches(origins: Origins) -> Origins:
+    """Return the origins of a value that tells whether one of these is missing: whether any row was found for it.
+
+    Example:
+        >>> spent = frozenset({Origin("orders", "amount"), Origin("users", "user", When.KEY)})
+        >>> sorted((origin.column, origin.when.value) for origin in tell_matches(spent))
+        [('amount', 'now'), ('user', 'match')]
+    """
+    return frozenset(
+        origin._replace(when=When.MATCH) if origin.when in (When.KEY, When.TIME) else origin for origin in origins
     )
 
 
@@ -328,8 +344,9 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
 
     Of a target that comes from any rows, as a sum over a group that was joined back does, these are also values of the
     own row, a part of it. Keys by which a target was looked up tell nothing of it, nor does the order of its rows.
-    Where it comes from nothing else, as a count does, what holds all of the keys tells it. Parts of a table are related
-    to all of it, and to each other unless no row can be in both; see `are_related`.
+    Where it comes from nothing else, as a count does, what holds all of the keys tells it. Where it tells whether a row
+    was found by them, so does what is missing with that row. Parts of a table are related to all of it, and to each
+    other unless no row can be in both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)
@@ -351,9 +368,34 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
             latest = 0 if len(ranks) == len(ANY_ROW) else max(ranks, default=math.inf)
             if _RANK[origin.when] >= latest or (origin.when in _GROUPS and not of_groups):  # a group holds any rows
                 leaks.update(same)
+    leaks = leaks or _find_matches(feature, target, values)
     columns, all_columns = ({(o.table, o.column) for o in each} for each in (leaks, values or target))
     is_part = not values and columns < all_columns
     return [] if is_part else sorted({column for _, column in columns})
+
+
+def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]) -> set[Origin]:
+    """Find the keys by which a target tells whether a row was found, if a feature is missing where none was.
+
+    A user's target is true where no order was found, `isnull(amount)`, and there is one of user 2 alone:
+
+        user  amount  item  isnull(amount)
+        1     missing missing  true          `item` of the same row tells the target; what another table, or another
+        2     5       "pen"    false         part of the orders has of the user does not
+    """
+    matches = {origin for origin in target if origin.when == When.MATCH}
+    keys = [origin for origin in feature if origin.when in _KEYS]
+    rows = {(origin.table, _RANK[origin.when]) for origin in values or matches}
+    own_rows = [origin for origin in feature if origin.when not in _KEYS] or keys
+    is_of_rows = any(_is_within(o.table, table) and _RANK[o.when] == rank for o in own_rows for table, rank in rows)
+    looked_up_by = {match for match in matches if match.table not in {table for table, _ in rows}} or matches
+    has_keys = all(any(k.column == m.column and _is_within(k.table, m.table) for k in keys) for m in looked_up_by)
+    return matches if is_of_rows and has_keys else set()
+
+
+def _is_within(name: str, other_name: str) -> bool:
+    """Whether all rows of a table, or of a part of one, are in another."""
+    return f"{name}/".startswith(f"{other_name}/")
 
 
 def are_related(name: str, other_name: str) -> bool:

@@ -17,7 +17,7 @@ import polars as pl
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import columns_by_plan, require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Schema
 from gpupipe.support.origins import ANY_ROW, Origins, When, is_in_other_order, list_shared, shift
 from gpupipe.support.validation import (
     as_list,
@@ -384,7 +384,10 @@ class CumulativeCount(WholeTableTransform):
         return [self._name("", "cumcount")]
 
     def made_fields(self, schema: Schema) -> list[Field]:
-        return [Field(self.makes[0], "int64", nullable=any(schema[name].nullable for name in self.keys))]
+        ranked = [schema[name] for name in self.order if schema[name].kind != Kind.TIME]  # the count is a rank by these
+        origins: Origins = frozenset().union(*(item.origins for item in ranked))
+        nullable = any(schema[name].nullable for name in self.keys)
+        return [Field(self.makes[0], "int64", nullable=nullable, origins=origins)]
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
         count = self._over(pl.col(ROW).is_not_null().cast(pl.Int64).cum_sum(), backend) - 1

@@ -83,6 +83,22 @@ def test_bad_input_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest
     assert not Path(out).exists() and not Path(f"{out}.csv").exists()
 
 
+def test_a_damaged_file_is_skipped_where_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "run")
+    (tmp_path / "in").mkdir()
+    FRAME.to_parquet(tmp_path / "in" / "a.parquet", index=False)
+    (tmp_path / "in" / "b.parquet").write_bytes((tmp_path / "in" / "a.parquet").read_bytes()[:500])
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "in"), str(tmp_path / "out")]
+    assert main(call) == 2
+    error = capsys.readouterr().err
+    assert "or --on-bad skip, which" in error and "write_parquet(..., overwrite=True)" in error
+    assert main([*call, "--on-bad", "skip"]) == 0 and "60 of 60 rows" in capsys.readouterr().out
+    assert (
+        main(["inspect", str(tmp_path / "in")]) == 2
+        and main(["inspect", str(tmp_path / "in"), "--on-bad", "skip"]) == 0
+    )
+
+
 def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "run", T.Map(double, reads=["x"], adds=["twice"]))
     FRAME.to_parquet(tmp_path / "rows.parquet")

@@ -421,6 +421,8 @@ def test_calls_that_make_no_sense(caplog: pytest.LogCaptureFixture) -> None:
         gp.calibrate(scorer_of("y", quantiles=(0.9,)), frame)
     with raises(ColumnNotFound, where="calibrate", column="grup"):
         gp.calibrate(scorer, frame, by="grup")
+    with raises(BadConfig, where="calibrate(by=)", match="fitted on rows without column 'more'", got="more"):
+        gp.calibrate(scorer, frame.assign(more=frame["group"]), by="more")
     for by, got in (("x", "float64"), ("y", "a label")):
         with raises(BadConfig, where="calibrate(by=)", got=got):
             gp.calibrate(scorer, frame, by=by)

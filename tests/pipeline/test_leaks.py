@@ -424,6 +424,80 @@ def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:
     assert fit(SALES, "price", target="cumcount_by_store", task="regression", steps=steps).schema.numeric
 
 
+def test_predictions_come_from_their_features_and_from_what_the_model_has_learned_of_the_rows() -> None:
+    data = sales().assign(row="day(date) * 3 + price")
+    train, valid = data.split(by="date", at="2024-01-09")
+    pipeline = gp.Pipeline([], gp.Features(["price"], target="sales", task="regression", keep=["row"])).fit(train)
+    scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
+    for rows, targets in ((train, ["sales", "price"]), (valid, ["price"]), (data, ["sales", "price"])):
+        predicted = rows.join(scorer.predict(rows), on="row")
+        for target in targets:
+            with pytest.raises(errors.LeakageError, match="'prediction'"):
+                fit(predicted, "prediction", target=target, task="regression")
+    assert fit(valid.join(scorer.predict(valid), on="row"), "prediction", target="sales").schema.numeric
+
+
+def test_a_rank_by_a_number_is_computed_from_it() -> None:
+    data = sales().assign(day="day(date)")
+    for by, target in (("sales", "sales"), ("date", None)):
+        count = T.CumulativeCount("day" if by == "sales" else "store", order_by=by)
+        name = count.makes[0]
+        if target:
+            for feature, told in ((name, target), (target, name)):
+                with pytest.raises(errors.LeakageError, match=repr(feature)):
+                    fit(data, feature, target=told, task="regression", steps=[count])
+        assert fit(data, "price", "day", target=name, task="regression", steps=[count]).schema.numeric
+
+
+def test_parts_marked_by_a_constant_and_put_together_are_told_by_its_copies(tmp_path: Path) -> None:
+    bought, shown = (gp.from_frame(SALES[SALES["store"] == store][["date", "price"]]) for store in "ab")
+    data = gp.concat([bought.assign(label="1"), shown.assign(label="0")])
+    data.write_parquet(tmp_path / "both")
+    for table in (data, gp.read_parquet(tmp_path / "both")):
+        rates = table.group_by("price").agg(rate=("label", "mean"))
+        counts = table.filter("label == 1").group_by("price").agg(n=("date", "size"))
+        joined = table.join(rates, on="price").join(counts, on="price")
+        steps = [T.Derive(twice="label * 2.0", mixed="where(label == 1, 0.5, price)")]
+        for name in ("rate", "n", "twice", "mixed"):
+            with pytest.raises(errors.LeakageError, match=repr(name)):
+                fit(joined, name, target="label", steps=steps)
+        assert fit(joined, "price", target="label", steps=steps).schema.numeric
+    same = gp.concat([bought.assign(label="1"), shown.assign(label="0")])
+    with pytest.raises(errors.LeakageError, match="'rate'"):
+        fit(data.join(same.group_by("price").agg(rate=("label", "mean")), on="price"), "rate", target="label")
+
+
+def test_whether_a_row_was_joined_is_told_by_its_other_columns() -> None:
+    """Users with no event later have churned: what else was computed of later events is missing for them, too."""
+    events = gp.from_frame(
+        pd.DataFrame({"user": [1, 1, 2, 3], "day": [1, 9, 2, 8], "paid": [1.0, 2.0, 3.0, 4.0], "kind": [*"abab"]})
+    )
+    users = gp.from_frame(pd.DataFrame({"user": [1, 2, 3, 4], "age": [20.0, 30.0, 40.0, 50.0]}))
+    ages = gp.from_frame(pd.DataFrame({"user": [1, 2, 3], "score": [0.1, 0.5, 0.9]}))
+    later, earlier = events.filter("day >= 5"), events.filter("day < 5")
+    data = users.join(later.group_by("user").agg(n=("kind", "size"), spent=("paid", "sum")), on="user")
+    data = data.join(later.group_by("user").agg(most=("paid", "max")).assign(hit="1"), on="user")
+    data = data.join(earlier.group_by("user").agg(before=("paid", "sum")), on="user").join(ages, on="user")
+    data = data.join(events.group_by("user").agg(ever=("paid", "max")), on="user")
+    data = data.assign(gone="isnull(n)", is_back="coalesce(n, 0) > 0")
+    steps = [T.Derive(paying="coalesce(spent, 0) > 0")]
+    for target in ("gone", "is_back", "isnull(n)", "notnull(n)"):
+        for name in ("n", "spent", "most", "hit", "paying"):
+            with pytest.raises(errors.LeakageError, match=repr(name)):
+                fit(data, name, target=target, steps=steps)
+        assert fit(data, "age", "before", "score", "ever", target=target, steps=steps).schema.numeric
+    assert fit(data, "spent", target="n > 1").schema.numeric  # known only of users who were found
+    ahead = [T.Lag(["sales", "price"], [1, -1], **STORES), T.Rolling("price", 3, **STORES)]
+    for name in (
+        "price_lag_1_by_store",
+        "price_rolling_mean_3_by_store",
+        "price",
+    ):  # no sale tomorrow: today's are known
+        assert fit(SALES, name, target=f"isnull({LEAD})", steps=ahead).schema.numeric
+    with pytest.raises(errors.LeakageError):
+        fit(SALES, "price_lead_1_by_store", target=f"isnull({LEAD})", steps=ahead)
+
+
 @pytest.mark.slow
 def test_what_does_not_know_all_keys_of_a_count_does_not_tell_it() -> None:
     data = SALES.assign(item=[*"xyxxyy"] * 4)

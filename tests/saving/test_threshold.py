@@ -13,6 +13,7 @@ import sklearn.metrics as sk
 import torch
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import ArtifactError, BadConfig, BadData, ColumnNotFound, GpupipeError
 from gpupipe.saving.artifact import write_manifest
 from tests.raising import raises
@@ -140,6 +141,20 @@ def test_any_column_makes_groups() -> None:
     assert pipeline.features.keep == [] and "carrier" not in pipeline.schema.names
     frame = found.to_frame()
     assert frame["carrier"].tolist() == ["AA", "DL", "UA"] and "auc" in frame
+
+
+def test_a_column_that_the_fit_had_not_makes_groups() -> None:
+    frame = table().assign(hour=lambda rows: np.arange(len(rows)) % 3)
+    for steps in ([], [T.Derive(hour="floor(x)")]):  # a step makes a column of that name of the data's own
+        pipeline = gp.Pipeline(steps, gp.Features(["x"], target="late")).fit(table()[["x", "late"]])
+        scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
+        hours = np.floor(frame["x"]) if steps else frame["hour"]
+        report = scorer.evaluate(frame, by="hour")
+        assert {row["hour"]: row["rows"] for row in report.by.rows} == hours.value_counts().to_dict()
+        assert report["auc"] == scorer.evaluate(frame)["auc"] and pipeline.features.keep == []
+    chosen = gp.Pipeline([T.Select(["x", "late"])], gp.Features(["x"], target="late")).fit(table()[["x", "late"]])
+    with raises(ColumnNotFound, where="Scorer.evaluate(by=)", column="hour"):
+        gp.Scorer(chosen, gp.models.Linear.from_schema(chosen.schema)).evaluate(frame, by="hour")
 
 
 def test_a_kept_column_makes_groups_and_a_feature_too() -> None:

@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, TIME, EARLIER_KEY, *MARKS = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, TIME, MATCH, EARLIER_KEY, *MARKS = When
 ORDER, CHOICE, PART, PICKED, POSITION = MARKS
 
 
@@ -39,6 +39,8 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([AFTER], [EARLIER_KEY], [KEY]),
         ([TIME], [NOW, BEFORE], [TIME, EARLIER_KEY]),
         ([BEFORE], [TIME], [EARLIER_KEY]),
+        ([MATCH], [NOW, KEY, BEFORE], [MATCH, EARLIER_KEY]),
+        ([GROUP], [MATCH], [KEY]),
         ([BEFORE], [NOW, PICKED], [BEFORE, PICKED]),
         ([GROUP], [NOW, TIME, PICKED], [GROUP, KEY]),
         ([GROUP], [NOW, KEY], [GROUP, KEY]),

@@ -12,7 +12,7 @@ import polars as pl
 from gpupipe.backend import select
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import AttributeNotFound, BadConfig, BadData, SchemaMismatch
-from gpupipe.io.planning.table import AnyTable, Table
+from gpupipe.io.planning.table import AnyTable
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_buckets, has_many_groups
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
@@ -26,6 +26,7 @@ _FUNCTIONS = ("size", "count", "sum", "mean", "var", "std", "min", "max", "first
 _IN_ORDER = ("first", "last", "list")
 _OF_LISTS = ("size", "count", "first", "last")
 _OF_NUMBERS = ("sum", "mean", "var", "std", "median", "quantile")
+_ALIASES = {"len": "size", "amin": "min", "amax": "max", "average": "mean", "avg": "mean", "unique": "nunique"}
 _HIGH, _HALF, _ABOVE = "⟨high⟩", 2**32, "⟨above⟩"
 
 
@@ -43,17 +44,41 @@ class GroupBy(Generic[AnyTable]):
             """Raise AttributeNotFound for pandas' `mean()` and the like, with the call of `agg` for it."""
             if name.startswith("_"):
                 return object.__getattribute__(self, name)
-            raise self._refuse_name(name, ["x"], name if name in _FUNCTIONS else "mean")
+            raise self._refuse_name(name, [self._suggest_column()], name if name in _FUNCTIONS else "mean")
 
     def __getitem__(self, names: Any) -> NoReturn:
         """Raise AttributeNotFound for pandas' choice of columns, with the call of `agg` for it."""
         columns = [name for name in (names if isinstance(names, list | tuple) else [names]) if isinstance(name, str)]
-        raise self._refuse_name(repr(names), columns or ["x"], "mean")
+        raise self._refuse_name(repr(names), columns or [self._suggest_column()], "mean")
 
     def _refuse_name(self, name: str, columns: Sequence[str], function: str) -> AttributeNotFound:
         calls = ", ".join(f"{column}_{function}=({column!r}, {function!r})" for column in columns)
         expected = f"agg, with some of {', '.join(_FUNCTIONS)}"
         return AttributeNotFound(f"group_by.{name}", "no such name", expected=expected, remedy=f"agg({calls})")
+
+    def _suggest_call(self, argument: Any) -> str:
+        """Suggest the call with named aggregates for an argument in the style of pandas."""
+        by_column = argument if isinstance(argument, Mapping) else {self._suggest_column(): argument}
+        pairs = {
+            f"{column}_{function}": (column, function)
+            for column, functions in by_column.items()
+            for function in map(_name_function, functions if isinstance(functions, list | tuple) else [functions])
+        }
+        return f"agg({arguments(pairs)})"
+
+    def _suggest_pair(self, name: str, value: Any) -> str:
+        """Suggest `agg(name=(column, function))` for what stands in place of the pair, such as `"sum"` or `np.mean`."""
+        parts = list(value) if isinstance(value, list | tuple) else [value]
+        columns = [part for part in [*parts, name] if isinstance(part, str) and part in self.table.schema]
+        functions = [part for part in map(_name_function, parts) if part not in columns]
+        pair = (columns[0] if columns else self._suggest_column(), functions[0] if functions else "mean")
+        return f"agg({name}={pair!r})"
+
+    def _suggest_column(self) -> str:
+        """Return the name of a column to group, of numbers where there is one."""
+        items = [item for item in self.table.schema if item.name not in self.keys] or list(self.table.schema)
+        numbers = [item for item in items if item.dtype in FLOATS or "int" in item.dtype]
+        return (numbers or items)[0].name
 
     def agg(self, *unnamed: object, **named: tuple[str, str] | tuple[str, str, float]) -> AnyTable:
         """Compute one row for each distinct key, sorted by the keys, a missing one last.
@@ -84,7 +109,7 @@ class GroupBy(Generic[AnyTable]):
         """
         if unnamed:
             argument, expected = unnamed[0], "name=(column, function) for each new column"
-            remedy = _suggest_call(argument, self.table)
+            remedy = self._suggest_call(argument)
             raise BadConfig("agg", "new columns need names", got=argument, expected=expected, remedy=remedy)
         for name, parts in cast(dict[str, Any], named).items():
             is_pair = isinstance(parts, tuple) and all(isinstance(part, str) for part in parts[:2])
@@ -92,7 +117,7 @@ class GroupBy(Generic[AnyTable]):
             if is_quantile and len(parts) == 3 and is_number(parts[2]) and 0 <= parts[2] <= 1:
                 continue
             if is_quantile or not (is_pair and len(parts) == 2):
-                expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
+                expected, remedy = "a column and a function, as (column, function)", self._suggest_pair(name, parts)
                 if is_quantile:
                     expected, remedy = "a number from 0 to 1 behind it", f"agg({name}=({parts[0]!r}, 'quantile', 0.9))"
                 raise BadConfig(f"agg({name}=)", "makes no sense", got=parts, expected=expected, remedy=remedy)
@@ -102,7 +127,7 @@ class GroupBy(Generic[AnyTable]):
 
     def _check(self, aggregates: Sequence[_Aggregate]) -> None:
         if not aggregates:
-            expected, remedy = "a name for each column", "agg(rows=('x', 'size'))"
+            expected, remedy = "a name for each column", f"agg(rows=({self._suggest_column()!r}, 'size'))"
             raise BadConfig("agg", "nothing is asked for", expected=expected, remedy=remedy)
         for agg in aggregates:
             where = f"agg({agg.name}=)"
@@ -125,15 +150,11 @@ class GroupBy(Generic[AnyTable]):
                 raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
 
 
-def _suggest_call(argument: Any, table: Table) -> str:
-    """Suggest the call with named aggregates for arguments in the style of pandas."""
-    by_column = argument if isinstance(argument, Mapping) else dict.fromkeys(table.columns[:1], argument)
-    pairs = {
-        f"{column}_{function}": (column, function)
-        for column, functions in by_column.items()
-        for function in (functions if isinstance(functions, list | tuple) else [functions])
-    }
-    return f"agg({arguments(pairs)})"
+def _name_function(function: Any) -> str:
+    """Return the name of a function of groups for one such as `np.max`; `"mean"` where there is none."""
+    name = function if isinstance(function, str) else getattr(function, "__name__", "")
+    name = _ALIASES.get(name, name)
+    return name if name in _FUNCTIONS and name != "quantile" else "mean"
 
 
 @dataclass(frozen=True)
