@@ -305,8 +305,12 @@ def _check_estimator(model: Any, layout: Layout) -> None:
     method = "predict" if layout.task == "regression" else "predict_proba"
     lacking = [name for name in ("fit", method) if not callable(getattr(model, name, None))]
     if lacking:
+        from sklearn.base import is_regressor
+
         remedy = "models=['linear', 'hist-gradient-boosting', trainer]"
-        if lacking == ["predict_proba"] and hasattr(model, "predict"):
+        if hasattr(model, "__sklearn_tags__") and is_regressor(model):
+            remedy = "models=['linear'], which is a logistic regression where there are classes; or another classifier"
+        elif lacking == ["predict_proba"] and hasattr(model, "predict"):
             remedy = f"sklearn.calibration.CalibratedClassifierCV({type(model).__name__}())"
         problem = f"a {type(model).__name__} has no {' and no '.join(lacking)}"
         raise refuse_argument("compare", "models", type(model), _MODELS, remedy, problem=problem)

@@ -19,7 +19,7 @@ from gpupipe.backend import Backend, Frame, frame_remedy, infer_backend, is_fram
 from gpupipe.backend.arrow import Reading, map_schema, open_stream
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
+from gpupipe.errors import AttributeNotFound, BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.derivation import Derivation
 from gpupipe.io.description.describe import describe
@@ -67,6 +67,20 @@ from gpupipe.support.validation import (
 Names: TypeAlias = str | Sequence[str]
 
 
+def _answer_assignments(dataset_class: type[Dataset]) -> type[Dataset]:
+    """Answer `data.columns = [...]` and the like in our words; the class is frozen, and would answer in Python's."""
+
+    def refuse(_: object, name: str, __: object) -> NoReturn:
+        steps = {"columns": "data = gp.Pipeline([T.Rename({'x': 'y'})]).fit(data).transform(data)"}
+        remedy = steps.get(name, f"data = data.assign({arguments({name: 'an expression'})})")
+        problem, expected = "a lazy table does not change", "a method, which returns another one"
+        raise AttributeNotFound(f"Dataset.{name} = ...", problem, expected=expected, remedy=remedy)
+
+    type.__setattr__(dataset_class, "__setattr__", refuse)
+    return dataset_class
+
+
+@_answer_assignments
 @answer_calls
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset(Table):
@@ -146,6 +160,16 @@ class Dataset(Table):
         """Raise BadConfig with the method that adds columns."""
         expected, remedy = "a method", f"data = data.assign({arguments({str(key): 'an expression'})})"
         raise BadConfig("Dataset[...] = ...", "a lazy table has no items", got=key, expected=expected, remedy=remedy)
+
+    def __delitem__(self, key: object) -> NoReturn:
+        """Raise BadConfig with the step that leaves columns out."""
+        remedy = f"data = gp.Pipeline([T.Drop({key!r})]).fit(data).transform(data)"
+        raise BadConfig("del Dataset[...]", "a lazy table has no items", got=key, expected="a step", remedy=remedy)
+
+    def __array__(self, *_: Any, **options: Any) -> NoReturn:
+        """Raise BadConfig: `pd.DataFrame(data)` and NumPy's functions would take its partitions for rows."""
+        expected, remedy = "a frame or an array of its rows", "data.to_pandas(), or data.to_pandas().to_numpy()"
+        raise BadConfig("Dataset", "a lazy table is no array", expected=expected, remedy=remedy)
 
     if not TYPE_CHECKING:  # for which any name would be one
 

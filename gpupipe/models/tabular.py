@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from inspect import signature
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import AttributeNotFound, BadConfig, SchemaMismatch
 from gpupipe.models.embeddings import (
     BAGS,
     RESERVED,
@@ -29,6 +29,9 @@ from gpupipe.support.validation import check_integer, check_integers, is_integer
 from gpupipe.tensors.batch import Batch
 
 _WIDTHS = ("hidden", "head")
+_ELSEWHERE = dict.fromkeys(("fit", "partial_fit"), "gp.Trainer(model).fit(pipeline.loader(train))")
+_ELSEWHERE |= {name: f"gp.Scorer(pipeline, model).{name}(data)" for name in ("predict", "predict_proba")}
+_ELSEWHERE |= {"score": "gp.Scorer(pipeline, model).evaluate(data)", "save": "gp.save('folder', pipeline, model)"}
 MAX_EMBEDDED = 200  # numeric features that `from_schema` embeds: each becomes 16 inputs
 
 
@@ -57,6 +60,16 @@ class Tabular(nn.Module):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         answer_constructor(cls)
+
+    if not TYPE_CHECKING:  # for which any name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeNotFound for scikit-learn's names, with what does the same here."""
+            remedy = _ELSEWHERE.get(name)
+            if remedy is None:
+                return super().__getattr__(name)
+            problem, expected = "a network has no such method", "a Trainer to fit it, a Scorer to predict with it"
+            raise AttributeNotFound(f"{type(self).__name__}.{name}", problem, expected=expected, remedy=remedy)
 
     def start(self, arguments: Mapping[str, Any], *, dim: int | Literal["outputs"] | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""

@@ -6,12 +6,12 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch
+from gpupipe.errors import BackendMissing, BadConfig, NotFitted, SchemaMismatch
 from gpupipe.models.booster import (
     DTYPES,
     MAX_CATEGORIES,
@@ -25,7 +25,7 @@ from gpupipe.models.booster import (
 from gpupipe.models.forest import make_forest
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
-from gpupipe.support.calls import find_argument
+from gpupipe.support.calls import answer_calls, find_argument
 from gpupipe.support.text import derive
 from gpupipe.support.validation import (
     check_choice,
@@ -129,6 +129,14 @@ class XGB(Tabular):
     def task(self) -> str:
         """The task: "binary", "multiclass", "multilabel" or "regression"."""
         return self.layout.task
+
+    @classmethod
+    @answer_calls
+    def from_schema(cls, schema: Schema, **options: Any) -> Self:
+        """Build the trees for `pipeline.schema`; as `Tabular.from_schema`."""
+        if getattr(schema, "lists", None):
+            raise _refuse_lists([item.name for item in schema.lists], min(schema.lists[0].lineage))
+        return super().from_schema(schema, **options)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise `SchemaMismatch` for another pipeline's output or task."""
@@ -276,6 +284,13 @@ def _import_library() -> Any:
         ) from cause
 
 
+def _refuse_lists(names: list[str], column: str) -> BadConfig:
+    """Build the error for features that are lists, the first of them of this column."""
+    instead = "T." + derive(column, "len({})", f"num_{column}")
+    remedy = f"{instead} and such columns as features in place of the lists, or gp.models.MLP, which takes lists"
+    return refuse_argument("XGB", "lists", names, "no lists", remedy, problem="trees take no lists")
+
+
 def _check(model: XGB, config: Mapping[str, Any]) -> None:
     """Raise `BadConfig` for an invalid argument."""
     check_choice(model, OBJECTIVES, task=config["task"])
@@ -297,10 +312,7 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
             expected, remedy = "at most 2^24 ids, which are exact in float32", "pre.Categorify(min_frequency=10)"
             raise refuse_argument(model, "cardinalities", count, expected, remedy, problem="too many ids")
     if config["lists"]:
-        problem, name = "trees take no lists", str(next(iter(config["lists"])))
-        instead = "T." + derive(name, "len({})", f"num_{name}")
-        remedy = f"{instead} and such columns as features in place of the lists, or gp.models.MLP, which takes lists"
-        raise refuse_argument(model, "lists", list(config["lists"]), "no lists", remedy, problem=problem)
+        raise _refuse_lists(list(config["lists"]), str(next(iter(config["lists"]))))
     params = config["params"]
     check_instance(model, Mapping, "parameters of XGBoost by their names", None, params=params)
     for name, value in (params or {}).items():

@@ -320,7 +320,8 @@ class Features:
                 why += f"{leaked}, which the target {self.target.text!r} is computed from too"
                 remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
             elif When.AFTER not in whens and When.POSITION in whens and step != "JoinAsOf":
-                remedy = f"a column in order_by of its step that tells rows of one time apart; or {remedy}"
+                of_join = "" if step else ", or allow_exact_matches=False of join_asof"
+                remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
             if step in ("Rolling", "Expanding") and When.AFTER not in whens:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)

@@ -425,7 +425,7 @@ def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:
 
 
 def test_predictions_come_from_their_features_and_from_what_the_model_has_learned_of_the_rows() -> None:
-    data = sales().assign(row="day(date) * 3 + price")
+    data = gp.from_frame(SALES.assign(row=range(len(SALES))))
     train, valid = data.split(by="date", at="2024-01-09")
     pipeline = gp.Pipeline([], gp.Features(["price"], target="sales", task="regression", keep=["row"])).fit(train)
     scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
@@ -469,9 +469,8 @@ def test_parts_marked_by_a_constant_and_put_together_are_told_by_its_copies(tmp_
 
 def test_whether_a_row_was_joined_is_told_by_its_other_columns() -> None:
     """Users with no event later have churned: what else was computed of later events is missing for them, too."""
-    events = gp.from_frame(
-        pd.DataFrame({"user": [1, 1, 2, 3], "day": [1, 9, 2, 8], "paid": [1.0, 2.0, 3.0, 4.0], "kind": [*"abab"]})
-    )
+    rows = {"user": [1, 1, 2, 3, 3], "day": [1, 9, 2, 8, 8], "paid": [1.0, 2.0, 3.0, 4.0, 5.0], "kind": [*"ababa"]}
+    events = gp.from_frame(pd.DataFrame(rows))
     users = gp.from_frame(pd.DataFrame({"user": [1, 2, 3, 4], "age": [20.0, 30.0, 40.0, 50.0]}))
     ages = gp.from_frame(pd.DataFrame({"user": [1, 2, 3], "score": [0.1, 0.5, 0.9]}))
     later, earlier = events.filter("day >= 5"), events.filter("day < 5")

@@ -7,9 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame
+from gpupipe.errors import AttributeNotFound
 from gpupipe.expressions.derivation import Derivation
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.row_filters import Between, Condition, RandomSplit, RowIdFilter, Selection
@@ -56,6 +57,11 @@ class Query:
 
     draws: tuple[RandomSplit | RowIdFilter, ...] = ()
     stages: tuple[Selection | Mapped, ...] = ()
+
+    def __call__(self, condition: object = "x > 0", **options: Any) -> NoReturn:
+        """Raise AttributeNotFound: pandas calls `frame.query(condition)` what a Dataset calls `filter`."""
+        remedy = f"data.filter({condition!r})"
+        raise AttributeNotFound("Dataset.query", "a Dataset has no such method", expected="filter", remedy=remedy)
 
     def then(self, stage: Selection | Mapped | RowIdFilter) -> Query:
         """Return the query with one more selection or function."""
