@@ -562,7 +562,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "write: no path": (lambda b: b.data.write_parquet(None), CONFIG, "write_parquet(path=)", None, "a path", "out/"),
     "group: a function alone": (lambda b: b.data.group_by("k").agg(total="sum"), CONFIG, "agg(total=)", "sum", "(column, function)", "agg(total=('x', 'sum'))"),
     "group: a function of NumPy": (lambda b: b.data.group_by("k").agg(total=("y", np.sum)), CONFIG, "agg(total=)", tuple, "(column, function)", "agg(total=('y', 'sum'))"),
-    "group: a function of one's own": (lambda b: b.data.group_by("k").agg(y=lambda v: v.max()), CONFIG, "agg(y=)", "lambda", "(column, function)", "agg(y=('y', 'mean'))"),
+    "group: a function of one's own": (lambda b: b.data.group_by("k").agg(y=lambda v: v.max()), CONFIG, "agg(y=)", ANYTHING, "(column, function)", "agg(y=('y', 'mean'))"),
     "group: a function of NumPy by column": (lambda b: b.data.group_by("k").agg({"x": np.max}), CONFIG, "agg", dict, "name=(column, function)", "agg(x_max=('x', 'max'))"),
     "group: a function by a key": (lambda b: b.data.select(["k", "y"]).group_by("k").agg("mean"), CONFIG, "agg", "mean", "name=(column, function)", "agg(y_mean=('y', 'mean'))"),
     "group: functions by column": (lambda b: b.data.group_by("k").agg({"x": "mean"}), CONFIG, "agg", {"x": "mean"}, "name=(column, function)", "agg(x_mean=('x', 'mean'))"),
@@ -572,6 +572,12 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "columns": (lambda b: b.data[["x", "y"]], CONFIG, "Dataset[...]", ["x", "y"], "a method", "data.select(['x', 'y'])"),
     "rows": (lambda b: b.data[:5], CONFIG, "Dataset[...]", slice(None, 5), "a method", "data.head()"),
     "a mask": (lambda b: b.data[b.frame["x"] > 1], CONFIG, "Dataset[...]", pd.Series, "a method", "data.filter("),
+    "a frame of a Dataset": (lambda b: pd.DataFrame(b.data), CONFIG, "Dataset", ANYTHING, "a frame or an array", "data.to_pandas()"),
+    "columns that are renamed": (lambda b: setattr(b.data, "columns", ["a"]), errors.AttributeNotFound, "Dataset.columns = ...", ANYTHING, "a method", "T.Rename({'x': 'y'})"),
+    "a column as an attribute": (lambda b: setattr(b.data, "new", 1), errors.AttributeNotFound, "Dataset.new = ...", ANYTHING, "a method", "data.assign(new='an expression')"),
+    "a column that is deleted": (lambda b: b.data.__delitem__("x"), CONFIG, "del Dataset[...]", "x", "a step", "T.Drop('x')"),
+    "pandas' query": (lambda b: b.data.query("x > 1"), errors.AttributeNotFound, "Dataset.query", ANYTHING, "filter", "data.filter('x > 1')"),
+    "fit: valid without its target": (lambda b: gp.fit(b.frame, b.frame.drop(columns="y"), target="y", model=gp.models.Linear), errors.BadData, "fit(valid=)", list, "rows with 'y'", "fit(train, target=)"),
     "split: text": (lambda b: b.data.split("x"), CONFIG, "split", "x", "between 0 and 1", "fraction=0.8"),
     "text that is not Unicode": (lambda b: gp.from_frame(pd.DataFrame({"a": pd.Series(["b", "\ud800"], dtype=object)})), errors.BadData, "column 'a'", "\ud800", "Unicode", "frame['a'].str.encode('utf-8', 'replace').str.decode('utf-8')"),
     "a category that is not Unicode": (lambda b: gp.from_frame(pd.DataFrame({"a": pd.Categorical(pd.Series(["\ud800"], dtype=object))})), errors.BadData, "column 'a'", "\ud800", "Unicode", "frame['a'].str"),
@@ -974,7 +980,7 @@ def test_numpys_lengths_of_time_are_no_integers() -> None:
 @pytest.mark.parametrize("key", ["v", ["v", "w"], 3])
 def test_pandas_names_on_a_group_by_are_answered_by_agg(key: Any) -> None:
     groups = gp.from_frame(pd.DataFrame({"t": [1, 1, 2], "v": [1.0, 2.0, 3.0], "w": [0.0, 1.0, 2.0]})).group_by("t")
-    with raises(errors.AttributeNotFound, where="group_by.sum", remedy="agg(x_sum=('x', 'sum'))"):
+    with raises(errors.AttributeNotFound, where="group_by.sum", remedy="agg(v_sum=('v', 'sum'))"):
         groups.sum()
     with pytest.raises(errors.AttributeNotFound) as caught:
         groups[key]

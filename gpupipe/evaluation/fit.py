@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from gpupipe import models
+from gpupipe.errors import BadData
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.io.planning.splits import draw_parts
 from gpupipe.pipeline.auto_features import NUM_FIRST
@@ -114,7 +115,12 @@ def fit_proposal(
     if valid is None:
         return pipeline, loader, None
     has_windows = bool(pipeline._bind_to(train).plan.window_steps)
-    return pipeline, loader, pipeline.loader(valid, history=train if has_windows else None)
+    valid_loader = pipeline.loader(valid, history=train if has_windows else None)
+    if not valid_loader.schema.targets:
+        expected, remedy = f"rows with {options['target']!r}, as in train", "fit(train, target=), which holds out rows"
+        got = list(valid.columns)
+        raise BadData("fit(valid=)", "the rows have no target", got=got, expected=expected, remedy=remedy)
+    return pipeline, loader, valid_loader
 
 
 def makes_model(model: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from gpupipe.errors import BackendMissing, BadConfig, NotFitted, SchemaMismatch
+from gpupipe.errors import AttributeNotFound, BackendMissing, BadConfig, NotFitted, SchemaMismatch
 from gpupipe.models.booster import (
     DTYPES,
     MAX_CATEGORIES,
@@ -49,6 +49,9 @@ PARAMS = {
     *("monotone_constraints", "reg_alpha", "reg_lambda", "sampling_method", "scale_pos_weight", "subsample"),
 }
 EXACT_IN_FLOAT32 = 1 << 24
+
+
+_ARGUMENTS = {"n_estimators", "learning_rate", "max_depth", "early_stopping_rounds", "max_categories", "params", "seed"}
 
 
 class XGB(Tabular):
@@ -124,6 +127,14 @@ class XGB(Tabular):
         self.layout = Layout(*sizes, self.quantiles or ())
         self._trees: Arrays = {}
         self._predictors: dict[torch.device, Callable[[Tensor], Tensor]] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse arguments of the constructor, which scikit-learn's estimators take as attributes."""
+        if name in _ARGUMENTS:
+            problem, expected = "an argument is given when the model is made", f"{name}= of from_schema"
+            remedy = f"gp.models.XGB.from_schema(pipeline.schema, {name}={value!r})"
+            raise AttributeNotFound(f"XGB.{name}", problem, expected=expected, remedy=remedy)
+        super().__setattr__(name, value)
 
     @property
     def task(self) -> str:

@@ -27,6 +27,7 @@ from gpupipe.support.validation import as_list, check_choice, check_name, check_
 from gpupipe.transforms import WholeTableTransform
 
 _log = logging.getLogger("gpupipe")
+_WINDOWS = ("CumulativeCount", "Difference", "Expanding", "Lag", "Rolling")
 _SHOWN = 12  # columns that are left out
 
 
@@ -320,7 +321,7 @@ class Features:
                 why += f"{leaked}, which the target {self.target.text!r} is computed from too"
                 remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
             elif When.AFTER not in whens and When.POSITION in whens and step != "JoinAsOf":
-                of_join = "" if step else ", or allow_exact_matches=False of join_asof"
+                of_join = "" if step in _WINDOWS else ", or allow_exact_matches=False of a join_asof"
                 remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
             if step in ("Rolling", "Expanding") and When.AFTER not in whens:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"

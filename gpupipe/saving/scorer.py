@@ -66,16 +66,26 @@ class Scorer(Answering):
         if isinstance(model, Tabular):
             model.check_schema(schema)
             model.check_fitted()
-        self.threshold = check_threshold("Scorer", threshold, schema.task, [item.name for item in schema.targets])
         remedy = "scorer = gp.calibrate(scorer, data)"
         check_instance(self, Calibrator, "a Calibrator", None, remedy=remedy, calibrator=calibrator)
         self.pipeline, self.model, self.calibrator = pipeline, model, calibrator
+        self.threshold = threshold
         if calibrator is not None:
             calibrator.check(schema, pipeline._after)
         self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:
             require_device(self.device)
             model.to(self.device)
+
+    @property
+    def threshold(self) -> float | dict[str, float] | None:
+        """The probability from which on `predict` takes the second class; None for other tasks."""
+        return self._threshold
+
+    @threshold.setter
+    def threshold(self, value: Threshold | None) -> None:
+        names = [item.name for item in self.schema.targets]
+        self._threshold = check_threshold("Scorer", value, self.schema.task, names)
 
     @property
     def schema(self) -> Schema:

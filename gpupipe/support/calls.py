@@ -61,6 +61,17 @@ _INSTEAD = {
     "Dataset.kfold(shuffle=)": "by= and forward=True, for rows in order",
 }
 """What to write where no argument stands for another library's, by the call."""
+_BEYOND = {
+    "concat": "gp.concat([first, second]), the datasets in a list",
+    "Dataset.split": "split((0.8, 0.2)), the shares of all parts in one tuple",
+    "Dataset.select": "select(['x', 'y']), the names in a list",
+    "Dataset.group_by": "group_by(['x', 'y']), the names in a list",
+    "Dataset.sort": "sort(['x', 'y']), the names in a list",
+    "Dataset.deduplicate": "deduplicate(['x', 'y']), the names in a list",
+    **{f"Scorer.{name}": f"{name}(data), where the target is a column of data" for name in ("evaluate", "predict")},
+    "Scorer.predict_proba": "predict_proba(data), of rows without a target or with its column",
+}
+"""What to write in place of one argument without a name too many, by the call."""
 
 
 def answer_calls(thing: Answering) -> Answering:
@@ -129,14 +140,14 @@ def _explain(
 ) -> BadCall | None:
     """Say what is wrong with a call; None where it is nothing that is known here."""
     parameters = list(inspect.signature(function).parameters.values())
-    called = called or function.__name__
+    called, owner = called or function.__name__, type(None)
     if parameters and parameters[0].name in ("self", "cls") and args:
         owner = args[0] if isinstance(args[0], type) else type(args[0])
         called = owner.__name__ if called == "__init__" else f"{owner.__name__}.{called}"
         parameters, args = parameters[1:], args[1:]
     by_name = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     expected = f"some of {', '.join(by_name)}" if by_name else "no argument"
-    for name in options:
+    for name in () if any(each.kind == each.VAR_KEYWORD for each in parameters) else options:
         if name not in by_name:
             takes_mapping = not args and bool(parameters) and str(parameters[0].annotation).startswith("Mapping[")
             remedy = _find_remedy(called, name, options[name], by_name, takes_mapping=takes_mapping)
@@ -147,6 +158,7 @@ def _explain(
         keywords = [each.name for each in parameters if each.kind == each.KEYWORD_ONLY and each.name not in options]
         problem = f"{len(args)} arguments without a name, and it takes {len(positional) or 'none'}"
         remedy = f"{keywords[0]}=... by name" if keywords else f"{called}() with {len(positional) or 'none'}"
+        remedy = _BEYOND.get(called, remedy)
         return BadCall(called, problem, got=args[len(positional)], expected=expected, remedy=remedy)
     names = [each.name for each in positional[: len(args)]]
     twice = [name for name in names if name in options]
@@ -157,6 +169,9 @@ def _explain(
     missing = [each.name for each in needed if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     if missing:
         problem, remedy = f"argument {missing[0]!r} is missing", f"{called}({missing[0]}=...)"
+        if hasattr(owner, "from_schema"):
+            arguments = ", ".join(["schema", *(f"{name}={value!r}" for name, value in options.items())])
+            remedy = f"lambda schema: gp.models.{owner.__name__}.from_schema({arguments}) in gp.fit, or pipeline.schema"
         return BadCall(called, problem, expected=expected, remedy=remedy)
     return None
 

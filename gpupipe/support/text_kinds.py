@@ -11,7 +11,9 @@ from gpupipe.support.text import derive
 _NUMBER = r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code
 _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
 _MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)"
+_MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
 _DATE = (
+    rf"\d{{4}}[ -]{_MONTH}|{_MONTH}[ -]\d{{4}}|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
     r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./])\d{1,2}(?P=sign)\d{1,2}"
     r"|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}|[A-Z][a-z]{2,8} \d{1,2}, \d{4}"
 )
@@ -34,7 +36,13 @@ _DATE_FORMATS = [
     ),
     *("%Y/%m/%d", "%Y.%m.%d"),
     *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
-    *("%b %d, %Y", "%B %d, %Y"),
+    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m"),
+    *(
+        f"{first}{sep}{second}"
+        for sep in " -"
+        for month in ("%b", "%B")
+        for first, second in (("%Y", month), (month, "%Y"))
+    ),
 ]
 _NUMBERS = {
     "percentages": r"sub({}, '\\s*%', '')",

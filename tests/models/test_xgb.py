@@ -19,7 +19,15 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, BadData, NotFitted, SchemaMismatch
+from gpupipe.errors import (
+    ArtifactError,
+    AttributeNotFound,
+    BackendMissing,
+    BadConfig,
+    BadData,
+    NotFitted,
+    SchemaMismatch,
+)
 from gpupipe.models import XGB, xgboost_rows
 from gpupipe.models.booster import MAX_CATEGORIES, OBJECTIVES, write_margins
 from gpupipe.saving.artifact import write_manifest
@@ -402,14 +410,30 @@ def test_an_argument_that_makes_no_sense_is_named(options: dict[str, Any], name:
         assert caught.value.remedy == "params={'min_child_weight': ...}"
 
 
-def test_columns_computed_of_lists_are_offered_instead() -> None:
+@pytest.mark.parametrize("name", [(), ("tag",)])
+def test_columns_computed_of_lists_are_offered_instead(name: tuple[str, ...]) -> None:
     frame = pd.DataFrame({"my basket": [["a", "b"], [], ["b"], ["a"]] * 20, "y": [0, 1] * 40})
-    pipeline = gp.Pipeline([], gp.Features((["my basket"], pre.Categorify()), target="y")).fit(frame)
+    pipeline = gp.Pipeline([], gp.Features((["my basket"], pre.Categorify(), *name), target="y")).fit(frame)
     with raises(BadConfig, where="XGB(lists=)") as caught:
         XGB.from_schema(pipeline.schema)
     step = eval(caught.value.remedy.partition(" and ")[0], {"T": T})
     pipeline = gp.Pipeline([step], gp.Features(["num_my basket"], target="y")).fit(frame)
     assert XGB.from_schema(pipeline.schema).layout.width == 1
+
+
+def test_an_argument_is_no_attribute_to_set() -> None:
+    with raises(AttributeNotFound, where="XGB.n_estimators") as caught:
+        XGB(2).n_estimators = 5
+    assert "from_schema(pipeline.schema, n_estimators=5)" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["fit", "predict", "predict_proba", "score"])
+def test_names_of_scikit_learn_are_answered(name: str) -> None:
+    for model in (XGB(2), gp.models.MLP(2)):
+        with raises(AttributeNotFound, where=f"{type(model).__name__}.{name}") as caught:
+            getattr(model, name)
+        assert caught.value.remedy.startswith("gp.Trainer(model)" if name == "fit" else "gp.Scorer(pipeline, model)")
+        assert not hasattr(model, name) and not hasattr(model, "nothing")
 
 
 def test_parameters_that_xgboost_refuses(learned: tuple[gp.Pipeline, pd.DataFrame, XGB]) -> None:

@@ -71,6 +71,18 @@ def test_several_targets_have_a_threshold_each(tmp_path: Path) -> None:
     assert report.confusion_matrix()[1].sum() == 400 and report.decision_threshold == scorer.threshold
 
 
+def test_a_threshold_that_is_set_is_checked() -> None:
+    pipeline, trainer = fitted("late")
+    scorer = gp.Scorer(pipeline, trainer.model)
+    for value in (30, "0.3", {"late": 0.3}):
+        with raises(BadConfig, where="Scorer(threshold=)"):
+            scorer.threshold = value  # type: ignore[assignment]
+    assert scorer.threshold == 0.5
+    scorer.threshold = 0.2
+    chances = scorer.predict_proba(table())["probability"]
+    assert scorer.predict(table())["prediction"].tolist() == (chances >= 0.2).tolist()
+
+
 def test_another_threshold_is_another_job() -> None:
     pipeline, trainer = fitted("late")
     ids = [gp.Scorer(pipeline, trainer.model, threshold=limit)._fingerprint(32) for limit in (None, 0.3)]

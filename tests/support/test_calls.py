@@ -122,6 +122,22 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: gp.fit(FRAME, label="y"), "fit(label=)", "target='y'"),
         (lambda: gp.fit(FRAME, class_weight="balanced"), "fit(class_weight=)", "gp.Trainer(..., class_weight=...)"),
         (lambda: gp.models.XGB(lr=0.1), "XGB(lr=)", "learning_rate=0.1"),
+        (lambda: gp.concat(FRAME, FRAME), "concat", "gp.concat([first, second]), the datasets in a list"),
+        (
+            lambda: gp.from_frame(FRAME).split(0.8, 0.2),
+            "Dataset.split",
+            "split((0.8, 0.2)), the shares of all parts in one tuple",
+        ),
+        (
+            lambda: gp.models.XGB(n_estimators=9),
+            "XGB",
+            "lambda schema: gp.models.XGB.from_schema(schema, n_estimators=9) in gp.fit, or pipeline.schema",
+        ),
+        (
+            lambda: gp.models.MLP.from_schema(hidden=(4,)),
+            "MLP.from_schema",
+            "lambda schema: gp.models.MLP.from_schema(schema, hidden=(4,)) in gp.fit, or pipeline.schema",
+        ),
         (gp.Trainer, "Trainer", "Trainer(model=...)"),
         (lambda: gp.save("a", "b", path="c"), "save", "save(path=...)"),
         (gp.Features.auto, "Features.auto", "Features.auto(data=...)"),

@@ -70,7 +70,7 @@ class GroupBy(Generic[AnyTable]):
         """Suggest `agg(name=(column, function))` for what stands in place of the pair, such as `"sum"` or `np.mean`."""
         parts = list(value) if isinstance(value, list | tuple) else [value]
         columns = [part for part in [*parts, name] if isinstance(part, str) and part in self.table.schema]
-        functions = [part for part in map(_name_function, parts) if part not in columns]
+        functions = [_name_function(part) for part in parts if not (isinstance(part, str) and part in columns)]
         pair = (columns[0] if columns else self._suggest_column(), functions[0] if functions else "mean")
         return f"agg({name}={pair!r})"
 
