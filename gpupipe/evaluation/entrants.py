@@ -305,10 +305,8 @@ def _check_estimator(model: Any, layout: Layout) -> None:
     method = "predict" if layout.task == "regression" else "predict_proba"
     lacking = [name for name in ("fit", method) if not callable(getattr(model, name, None))]
     if lacking:
-        from sklearn.base import is_regressor
-
         remedy = "models=['linear', 'hist-gradient-boosting', trainer]"
-        if hasattr(model, "__sklearn_tags__") and is_regressor(model):
+        if getattr(getattr(model, "__sklearn_tags__", lambda: None)(), "estimator_type", None) == "regressor":
             remedy = "models=['linear'], which is a logistic regression where there are classes; or another classifier"
         elif lacking == ["predict_proba"] and hasattr(model, "predict"):
             remedy = f"sklearn.calibration.CalibratedClassifierCV({type(model).__name__}())"

@@ -495,6 +495,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert "'auc'" in caught.value.expected
     with raises(BadConfig, where="compare(seed=)"):
         gp.compare(train, valid, seed=-1)
+    with raises(BadConfig, where="compare(models=)", match="no predict_proba") as caught:
+        gp.compare(train, valid, [Ridge()])
+    assert caught.value.remedy.startswith("models=['linear']")
     frame = frame_of()
     with raises(BadConfig, where="compare(train=)") as caught:
         gp.compare(pipeline.loader(frame, residency="stream"), valid)
