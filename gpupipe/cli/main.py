@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("path", help=f"{formats}; or the folder of a saved model")
     inspect.add_argument("--target", help="a column or an expression: how much each column says about it")
     inspect.add_argument("--html", type=Path, metavar="FILE", help="write the table's report there too, as one file")
+    inspect.add_argument("--overwrite", action="store_true", help="write over what is at the place of --html")
     inspect.set_defaults(run=_inspect)
     score = commands.add_parser(
         "score", help="predict the rows of a table with a saved model, into a folder of Parquet"
@@ -105,12 +106,17 @@ def _inspect(parsed: argparse.Namespace) -> int:
     from gpupipe.saving.folders import is_artifact
 
     if is_artifact(parsed.path):
+        for name in ("target", "html", "overwrite"):
+            if getattr(parsed, name):
+                where, problem = f"gpupipe inspect --{name}", "this is a saved model, which has a card"
+                remedy = f"gpupipe inspect {parsed.path}"
+                raise BadConfig(where, problem, got=parsed.path, expected="a table", remedy=remedy)
         print(describe_artifact(parsed.path))
         return 0
     dataset = open_table(parsed.path, parsed.on_bad)
     report = dataset.describe(parsed.target)
     if parsed.html is not None:
-        report.to_html(parsed.html, overwrite=True)
+        report.to_html(parsed.html, overwrite=parsed.overwrite)
     print(f"{report}\n\n{io.inspect(dataset)}")
     return 0
 

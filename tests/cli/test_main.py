@@ -96,7 +96,9 @@ def test_inspect_takes_a_target_and_writes_a_page(tmp_path: Path, capsys: pytest
     path, page = tmp_path / "a.csv", tmp_path / "report.html"
     path.write_text("town,km\nUlm,12.5\nBonn,7\nUlm,13\nBonn,6\n")
     page.write_text("the last one")
-    assert main(["inspect", str(path), "--target", "km > 10", "--html", str(page)]) == 0
+    assert main(["inspect", str(path), "--html", str(page)]) == 2
+    assert "Try: --overwrite" in capsys.readouterr().err and page.read_text() == "the last one"
+    assert main(["inspect", str(path), "--target", "km > 10", "--html", str(page), "--overwrite"]) == 0
     assert "Cramér's V with km > 10" in capsys.readouterr().out and "<svg" in page.read_text()
     assert main(["inspect", str(path), "--target", "towns"]) == 2
     assert "'town' (the closest name)" in capsys.readouterr().err

@@ -88,6 +88,9 @@ def test_the_command_prints_it(tmp_path: Path, pipeline: gp.Pipeline, capsys: py
     gp.save(tmp_path / "run", pipeline)
     assert main(["inspect", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"{describe_artifact(tmp_path / 'run')}\n"
+    for option in (["--target", "y"], ["--html", str(tmp_path / "page.html")], ["--overwrite"]):
+        assert main(["inspect", str(tmp_path / "run"), *option]) == 2
+        assert f"gpupipe inspect {option[0]}: this is a saved model" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_manifest_of_something_else_is_a_table(
