@@ -17,6 +17,6 @@ arithmetic.
 
 from __future__ import annotations
 
-from gpupipe.expressions.expression import Expression, parse
+from gpupipe.expressions.expression import Expression, parse, parse_label
 
-__all__ = ["Expression", "parse"]
+__all__ = ["Expression", "parse", "parse_label"]

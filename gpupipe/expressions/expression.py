@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from itertools import pairwise
+from keyword import iskeyword
 from typing import Any
 
-from gpupipe.errors import ExpressionError
+from gpupipe.errors import ColumnNotFound, ExpressionError, nearest
 from gpupipe.expressions.dtypes import find_zones, infer_dtype
 from gpupipe.expressions.syntax import Reader
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names, iter_tested
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.origins import Origins, tell_matches
 from gpupipe.support.times import EPOCH
+
+_WORD, _SIGN = r"[^\W_]+", r"[^\w\s.`'\"-]"
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,6 +116,30 @@ def parse(text: str, where: str = "expression") -> Expression:
     if not isinstance(text, str):
         raise ExpressionError(where, "not an expression", got=text, expected="text", remedy="'dep_delay > 15'")
     return _parse(text.replace("\r\n", "\n").replace("\r", "\n").strip(" \t\n\f\ufeff"), where)
+
+
+def parse_label(text: Any, where: str, schema: Schema) -> Expression:
+    """Read an expression where a column's name would do, too; `ColumnNotFound` for a name that is misspelt or missing.
+
+    Errors are otherwise those of `parse`.
+    """
+    try:
+        return parse(text, where)
+    except ExpressionError:
+        if isinstance(text, str) and _is_name(text, schema):
+            raise ColumnNotFound.among(where, text, schema.names) from None
+        raise
+
+
+def _is_name(text: str, schema: Schema) -> bool:
+    """Return whether a text that is no expression stands for a column.
+
+    It is like a name that is there, with as many words and no other signs (`late = 1` is not like `late_1`), or it is
+    words alone, of which none is a column.
+    """
+    name, words, signs = nearest(text, schema.names) or "", re.findall(r"\w+", text), re.findall(_SIGN, text)
+    is_like = len(re.findall(_WORD, text)) == len(re.findall(_WORD, name)) and {*signs} <= {*name}
+    return bool(words) and (is_like or not (signs or any(iskeyword(word) or word in schema for word in words)))
 
 
 @lru_cache(maxsize=512)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import as_floats, refuse_passengers
-from gpupipe.errors import BadConfig, BadData, ExpressionError
-from gpupipe.expressions import Expression, parse
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, ExpressionError
+from gpupipe.expressions import Expression, parse_label
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema
 from gpupipe.support.origins import Origins
@@ -40,7 +40,7 @@ class Labels:
     def _parse(self, text: str, schema: Schema) -> Expression | None:
         """Parse the expression; None for the name of a column."""
         is_column = text in (schema if self._columns is None else self._columns)
-        return None if is_column else parse(text, f"{self.role}={text!r}")
+        return None if is_column else parse_label(text, f"{self.role}={text!r}", schema)
 
     def reads(self, schema: Schema, texts: Sequence[str] | None = None) -> list[str]:
         """List the columns that these labels (by default all) are computed from."""
@@ -51,7 +51,7 @@ class Labels:
         """Return whether all columns they read are present."""
         try:
             return all(name in schema for name in self.reads(schema))
-        except ExpressionError:  # the name of a column, and no expression, where that column is not there
+        except (ColumnNotFound, ExpressionError):  # the name of a column that is not there
             return False
 
     def rename(self, name: str, names: AbstractSet[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,42 @@ def test_a_label_that_reads_no_column_is_a_column_that_is_not_there(labels: dict
     with pytest.raises(errors.ColumnNotFound) as caught:
         gp.Pipeline([], gp.Features(["x"], **labels)).fit(table(40))
     assert caught.value.column == "1960"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Late.Arrival", "Late.Arival"),
+        ("late arrival", "late arival"),
+        ("late_arrival", "late arival"),
+        ("2010_inc", "2011_inc"),
+        ("Price ($)", "Prise ($)"),
+    ],
+)
+def test_a_misspelt_label_that_is_no_identifier_is_offered_the_closest(name: str, text: str) -> None:
+    frame = table(40).rename(columns={"delay": name})
+    calls: list[Callable[[], Any]] = [
+        lambda: gp.fit(frame, target=text),
+        lambda: gp.Pipeline([], gp.Features(["x"], target=text)).fit(frame),
+        lambda: gp.Pipeline([], gp.Features(["x"], target="air", weight=text)).fit(frame),
+        lambda: gp.from_frame(frame).describe(text),
+    ]
+    for call in calls:
+        with pytest.raises(errors.ColumnNotFound) as caught:
+            call()
+        assert caught.value.column == text and caught.value.remedy == f"{name!r} (the closest name)"
+
+
+@pytest.mark.parametrize("text", ["Late.Arrival", "sold price", "2010_inc"])
+def test_a_label_that_is_not_there_and_no_identifier(text: str) -> None:
+    with raises(errors.ColumnNotFound, where=f"target={text!r}", column=text):
+        gp.fit(table(40), target=text)
+
+
+@pytest.mark.parametrize("text", ["delay = 1", "delay is null", "delay.mean", "y is null", "delay >", "1 +"])
+def test_a_slip_in_an_expression_is_no_misspelt_name(text: str) -> None:
+    with raises(errors.ExpressionError, where=f"target={text!r}"):
+        gp.fit(table(40).assign(delay_1=1.0), target=text)
 
 
 def test_an_expressions_target_gives_way_to_a_feature_of_that_name() -> None:

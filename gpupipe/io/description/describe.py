@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from gpupipe.backend import Frame, select
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig
-from gpupipe.expressions import Expression, parse
+from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.expressions import Expression, parse_label
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io.description.association import RowSample, compute_cramers_v
 from gpupipe.io.description.column_description import describe_column
@@ -69,7 +69,9 @@ def _parse_target(table: Table, target: Any) -> Expression | None:
             expected, remedy = "a column of numbers, booleans, text or times", "target='delay > 15'"
             raise BadConfig(where, f"column {target!r} is {dtype}", got=target, expected=expected, remedy=remedy)
         return None
-    expression = parse(target, where)
+    expression = parse_label(target, where, table.schema)
+    if not expression.reads:  # such as `1960`, where no column has that name
+        raise ColumnNotFound.among(where, target, table.columns)
     expression.check(table.schema)
     return expression
 

@@ -136,6 +136,9 @@ def test_rows_are_those_of_the_dataset() -> None:
     [
         ("delayy", ColumnNotFound, "describe(target=)"),
         ("delay >", ExpressionError, "describe(target=)"),
+        ("2001", ColumnNotFound, "describe(target=)"),
+        ("1 == 1", ColumnNotFound, "describe(target=)"),
+        ("my.delay", ExpressionError, "describe(target=)"),
         (7, ExpressionError, "describe(target=)"),
         ("words", BadConfig, "describe(target=)"),
         (["delay"], ExpressionError, "describe(target=)"),
