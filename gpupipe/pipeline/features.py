@@ -102,6 +102,15 @@ class Features:
             expected, remedy = "the column or expression it learns from", "Features(..., target='arr_delay')"
             raise BadConfig(f"Features, {needing[-1]}", "there is no target", expected=expected, remedy=remedy)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raise BadConfig for labels that are set afterwards: the constructor makes them what a fit learns."""
+        kinds: Mapping[str, Any] = {"target": TargetSet, "weight": Weight, "task": (), "target_transform": ()}
+        if name in kinds and value is not None and not isinstance(value, kinds[name]):
+            where, expected = f"Features.{name} = ...", "an argument of the constructor"
+            remedy = f"gp.Features(..., {name}={value!r})"
+            raise BadConfig(where, "it is chosen before", got=value, expected=expected, remedy=remedy)
+        super().__setattr__(name, value)
+
     @classmethod
     def auto(
         cls,

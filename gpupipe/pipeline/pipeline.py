@@ -85,8 +85,6 @@ class Pipeline(Answering):
         if isinstance(steps, Features) and features is None:
             listed, features = [], steps
         _check_steps(listed)
-        remedy = "features=gp.Features(['x'])"
-        check_instance(self, Features, "gp.Features(...)", None, remedy=remedy, features=features)
         check_choice(self, BACKENDS, backend=backend)
         names = [step.name for step in listed if isinstance(step, TableJoin)]
         twice = [name for name in names if names.count(name) > 1]
@@ -95,12 +93,22 @@ class Pipeline(Answering):
             remedy = f"Join(..., name={twice[0] + '_2'!r})"
             raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
-        self.features, self.backend = copy(features), backend
+        self.features, self.backend = features, backend
         self.profiles: Mapping[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._has_loaders = False
         self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; steps and features in the place of those of a fit have to be fitted again."""
+        if name == "features":
+            remedy = "features=gp.Features(['x'])"
+            check_instance(self, Features, "gp.Features(...)", None, remedy=remedy, features=value)
+            value = copy(value)
+        if name in ("steps", "features"):
+            self._source = None
+        super().__setattr__(name, value)
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, y: None = None, *, rows: str | None = None, executor: Executor | None = None) -> Self:
@@ -296,12 +304,12 @@ class Pipeline(Answering):
         source = self._fitted_source()
         if self.features is None or name in self.features.keep:
             return self
-        changed = copy(self)
-        changed.features = copy(self.features)
+        changed, features = copy(self), copy(self.features)
+        vars(changed)["features"] = features  # which stay fitted
         if name in data_schema and name not in source and name not in self._after:
             changed._bind(Schema([*source, data_schema[name]]), self._schema)
         changed._after.require(name, "Scorer.evaluate(by=)")
-        changed.features.keep = [*self.features.keep, name]
+        features.keep = [*features.keep, name]
         return changed
 
     def _shares_rows(self, dataset: Dataset) -> bool:

@@ -416,6 +416,26 @@ def test_transform_before_fit() -> None:
         gp.Pipeline([], gp.Features(["x"])).transform(frame())
 
 
+def test_features_and_steps_that_were_not_in_the_fit() -> None:
+    pipeline = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()))).fit(frame())
+    for name, part in (("features", gp.Features((["x"], pre.StandardScaler()))), ("steps", [T.Drop("x")])):
+        setattr(pipeline, name, part)
+        with raises(errors.NotFitted, where="Pipeline"):
+            pipeline.transform(frame())
+        setattr(pipeline, name, [] if name == "steps" else part)
+        pipeline.fit(frame()).transform(frame())
+    with raises(errors.BadConfig, where="Pipeline(features=)"):
+        pipeline.features = "x"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", ["target", "weight", "task", "target_transform"])
+def test_labels_are_not_set_afterwards(name: str) -> None:
+    features = gp.Features(["x"], target="y", weight="w")
+    with raises(errors.BadConfig, where=f"Features.{name} = ...", remedy=f"gp.Features(..., {name}='z')"):
+        setattr(features, name, "z")
+    assert "target='y'" in repr(features)
+
+
 def test_data_that_is_not_like_what_was_fitted() -> None:
     pipeline = gp.Pipeline([], gp.Features(["x"], target="s")).fit(frame())
     with raises(errors.ColumnNotFound, where="the data", column="x"):
