@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpupipe.io import FileNote
 from gpupipe.monitoring.reports import ExpectationReport
+from gpupipe.support.attributes import Answering
 from gpupipe.support.text import format_count, html_table, text_table
 
 
@@ -31,7 +32,7 @@ class StepReport:
 
 
 @dataclass
-class FitReport:
+class FitReport(Answering):
     """Report of a fit: rows, steps and timings; displays as text and in a notebook."""
 
     num_rows: int = 0  # after the transforms; 0 where nothing is learned, since then nothing is read

@@ -37,8 +37,8 @@ class Answering:
                 return object.__getattribute__(self, name)
             names = sorted(each for each in {*dir(type(self)), *vars(self)} if not each.startswith("_"))
             near, where, expected = nearest(name, names), f"{type(self).__name__}.{name}", f"one of {', '.join(names)}"
-            remedy = f"help({type(self).__name__})" if near is None else f"{near!r} (the closest name)"
-            remedy = self._ELSEWHERE.get(name, remedy)
+            unlike = "to_frame(), a frame of pandas" if "to_frame" in names else f"help({type(self).__name__})"
+            remedy = self._ELSEWHERE.get(name, unlike if near is None else f"{near!r} (the closest name)")
             raise AttributeNotFound(where, _PROBLEM, expected=expected, remedy=remedy)
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from gpupipe.errors import BadConfig, nearest
+from gpupipe.support.attributes import Answering
 
 _SHORTEST_RUN = 5
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
@@ -93,7 +94,7 @@ def flush_right(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(map(str.rjust, row, widths)) for row in rows]
 
 
-class TableReport:
+class TableReport(Answering):
     """Base class of reports that display as text and in a notebook: a title, a table, and notes."""
 
     notes: Sequence[str] = ()

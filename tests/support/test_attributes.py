@@ -12,7 +12,10 @@ import pytest
 import gpupipe as gp
 from gpupipe import models, preprocessing, selectors, transforms
 from gpupipe.errors import AttributeNotFound
+from gpupipe.evaluation.comparison import Comparison
 from tests.raising import raises
+
+DESCRIPTION = gp.from_frame(pd.DataFrame({"x": [1.0]})).describe()
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,13 @@ def test_a_name_of_a_module(module: Any, name: str, remedy: str) -> None:
         (object.__new__(gp.Trainer), "predict_proba", "gp.Scorer(pipeline, trainer.model).predict_proba(data)"),
         (object.__new__(gp.Report), "auc", "report['auc']"),
         (gp.History(), "loss", "[row['train_loss'] for row in history]"),
+        (DESCRIPTION, "loc", "to_frame(), a frame of pandas"),
+        (DESCRIPTION, "to_csv", "to_frame(), a frame of pandas"),
+        (DESCRIPTION, "num_row", "'num_rows' (the closest name)"),
+        (DESCRIPTION["x"], "avg", "'mean'"),
+        (DESCRIPTION["x"], "notess", "'notes' (the closest name)"),
+        (Comparison([], "auc", higher_is_better=True), "table", "to_frame(), a frame of pandas"),
+        (gp.Pipeline([]).fit(pd.DataFrame({"x": [1]})).fit_report, "note", "'notes' (the closest name)"),
     ],
 )
 def test_a_name_of_an_object(thing: Any, name: str, remedy: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from gpupipe.io.description.column_summary import ColumnSummary, NumberSummary, ValueSummary
 from gpupipe.schema import INTEGERS, Field, get_element_dtype
+from gpupipe.support.attributes import Answering
 from gpupipe.support.text import format_count
 from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
@@ -28,7 +29,7 @@ class Bar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ColumnDescription:
+class ColumnDescription(Answering):
     """Description of one column; of lists its figures are those of the elements.
 
     What a type has not is None: text has neither mean nor quartiles, times have no `std`, booleans no quartiles.
@@ -44,6 +45,8 @@ class ColumnDescription:
         association: Cramér's V with the target of the report, from 0 to 1.
         notes: what is remarkable, in words.
     """
+
+    _ELSEWHERE: ClassVar = {"avg": "'mean'", "average": "'mean'", "nunique": "'num_distinct'"}
 
     name: str
     dtype: str

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.backend.report_frame import make_frame
+from gpupipe.errors import ColumnNotFound
 from gpupipe.files import replacing
 from gpupipe.io.description.column_description import ColumnDescription, format_value
 from gpupipe.io.stores import FileNote
+from gpupipe.support.attributes import Answering
 from gpupipe.support.bars import draw_bars, format_bars
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.page import format_page
@@ -29,7 +31,7 @@ _CELL, _NUMBER = 'style="text-align:left"', 'style="text-align:right"'
 
 @answer_calls
 @dataclass(frozen=True, repr=False)
-class Description:
+class Description(Answering):
     """Description of a table: displays itself as text and in a notebook, and becomes a file or a frame.
 
     Args:
@@ -46,8 +48,11 @@ class Description:
     notes: tuple[FileNote, ...] = ()
 
     def __getitem__(self, name: str) -> ColumnDescription:
-        """Return the description of one column; KeyError for a name that is not there."""
-        return {column.name: column for column in self.columns}[name]
+        """Return the description of one column; `ColumnNotFound` for a name that is not there."""
+        columns = {column.name: column for column in self.columns}
+        if name not in columns:
+            raise ColumnNotFound.among("describe()", name, columns)
+        return columns[name]
 
     def __len__(self) -> int:
         return len(self.columns)

@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from torch import nn
 
 from gpupipe.backend.report_frame import make_frame
 from gpupipe.drawing import Drawing
-from gpupipe.errors import BadData, NotFitted
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, NotFitted, nearest
 from gpupipe.support.attributes import Answering
 from gpupipe.support.bars import LEVELS
 from gpupipe.support.calls import answer_calls
@@ -24,6 +24,13 @@ from gpupipe.support.validation import check_integer, check_name, check_number
 COLORS = {"train": GRAY, "valid": BLUE}
 
 _Points = list[tuple[float, float]]
+
+
+class _BestRow(dict[str, float]):
+    """Row of the best epoch, which answers a name that is not there."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ColumnNotFound.among("History.best", name, self)
 
 
 @answer_calls
@@ -65,6 +72,15 @@ class History(Answering):
     def __iter__(self) -> Iterator[dict[str, float]]:
         return iter(self.rows)
 
+    def __getitem__(self, key: object) -> NoReturn:
+        """Raise BadConfig with what has the epoch or the figure."""
+        is_place = isinstance(key, slice) or key in range(-len(self), len(self))
+        near = nearest(str(key), self._cells[0])
+        frame = "history.to_frame()" if near is None else f"history.to_frame()[{near!r}]"
+        remedy = f"history.rows[{key!r}]" if is_place else frame
+        expected = "history.rows, history.best or history.to_frame()"
+        raise BadConfig("History[...]", "a history has no items", got=key, expected=expected, remedy=remedy)
+
     def append(self, row: dict[str, float]) -> None:
         """Append an epoch."""
         self.rows.append(row)
@@ -85,7 +101,7 @@ class History(Answering):
         if self._best is None:
             problem, expected = f"no epoch has {self.monitor!r}", "at least one epoch with it"
             raise NotFitted("History.best", problem, expected=expected, remedy="history.rows")
-        return self._best
+        return _BestRow(self._best)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings."""

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
-from gpupipe.errors import BadConfig, BadFile
+from gpupipe.errors import BadConfig, BadFile, ColumnNotFound
 from tests.raising import raises
 
 FRAME = pd.DataFrame(
@@ -74,5 +74,5 @@ def test_a_frame_of_the_figures() -> None:
 def test_a_column_by_name() -> None:
     report = gp.from_frame(FRAME).describe()
     assert report["delay"].max == 5.0 and len(report) == 3
-    with pytest.raises(KeyError):
-        report["nowhere"]
+    with raises(ColumnNotFound, where="describe()", column="delays", remedy="'delay' (the closest name)"):
+        report["delays"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpupipe.errors import BadData, NotFitted
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, NotFitted
 from gpupipe.training import History
 from tests.raising import raises
 
@@ -27,6 +28,21 @@ def history() -> History:
 def test_the_best_row_is_the_first_of_the_best(history: History) -> None:
     assert history.best["epoch"] == 2
     assert History("train_loss", rows=history.rows).best["epoch"] == 4
+
+
+def test_a_figure_of_the_best_row_that_is_not_there(history: History) -> None:
+    best = history.best
+    with raises(ColumnNotFound, where="History.best", column="auc", remedy="'valid_auc' (the closest name)"):
+        best["auc"]
+    assert best.get("auc") is None and "auc" not in best
+    assert dict(best) == dict(**best) == json.loads(json.dumps(best)) == history.rows[1]
+
+
+@pytest.mark.parametrize("key", [0, -4, slice(-2, None), "valid_auc", "auc", "nothing", 4])
+def test_a_history_has_no_items_but_says_what_has(history: History, key: Any) -> None:
+    with raises(BadConfig, where="History[...]", got=key) as caught:
+        history[key]
+    eval(caught.value.remedy, {"history": history})
 
 
 def test_an_empty_history_has_no_best() -> None:
