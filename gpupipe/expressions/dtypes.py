@@ -290,8 +290,9 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
     if example := KINDS[kind].example:
         return example
     value = text if isinstance(operand, Name) else f"({text})"
-    if kind == "condition":
-        return f"{value} {_CONDITIONS.get(dtype, '!= 0')}"
+    if kind == "condition":  # the whole, of which it is a part
+        start, end = operand.span
+        return f"{source.text[:start]}{value} {_CONDITIONS.get(dtype, '!= 0')}{source.text[end:]}"
     if isinstance(operand, Constant) and dtype != "timestamp":
         if kind == "time":
             return f"timestamp({text if is_time(operand) else repr('2013-10-01 06:00')})"

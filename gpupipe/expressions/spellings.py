@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -50,11 +51,16 @@ _ELSEWHERE |= {
 }
 _ELSEWHERE |= {"where": "if if_else ifelse iff iif case when", "isnull": "isna isnan is_nan is_null"}
 _ELSEWHERE |= {"notnull": "notna is_not_null", "len": "length size char_length", "slice": "substr substring"}
-_ELSEWHERE |= {"strip": "trim lstrip rstrip", "dayofweek": "weekday day_of_week", "timestamp": "datetime to_datetime"}
+_ELSEWHERE |= {
+    "strip": "trim lstrip rstrip",
+    "dayofweek": "weekday day_of_week day_name dayname",
+    "timestamp": "datetime to_datetime",
+}
 _ELSEWHERE |= {"floor": "date_trunc truncate_time bucket", "mean": "avg average", "{0} + {1}": "concat cat concat_ws"}
 _ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
 _ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
 """What other languages call a function that is here, or what this one writes otherwise, of arguments by number."""
+_QUOTES, _LENGTHS = "'\"", {"second": "1s", "minute": "1min", "hour": "1h", "day": "1d"}
 _ORDER = "by='key', order_by='time'"
 _STEPS = {
     f"T.Lag('x', 1, {_ORDER})": "lag shift",
@@ -107,6 +113,8 @@ def write_call(name: str, arguments: Sequence[str]) -> str | None:
     """Write the call of another language's function, or of one that is misspelt; None where nothing is like it."""
     if name in ("cast", "astype") and len(arguments) == 2:
         name, arguments = _TYPES.get(arguments[1].strip("'\"").lower(), name), arguments[:1]
+    if call := _write_number_call(name.lower(), arguments):
+        return call
     meant = {"min": "minimum", "max": "maximum"}.get(name, name) if len(arguments) == 2 else name
     meant = meant if meant in NAMES else _find_meant(meant) or ""
     if "{" in meant:
@@ -114,6 +122,27 @@ def write_call(name: str, arguments: Sequence[str]) -> str | None:
         return meant.format(*operands) if meant.count("{") == len(operands) else None
     fits = any(form.list_kinds(len(arguments)) is not None for form in FUNCTIONS.get(meant, ()))
     return f"{meant}({', '.join(arguments)})" if fits or (meant in NAMES[-2:] and len(arguments) == 1) else None
+
+
+def _write_number_call(name: str, arguments: Sequence[str]) -> str | None:
+    """Write a call whose constant arguments mean something else here: SQL counts characters from 1, and takes a length.
+
+    Example:
+        >>> _write_number_call("substr", ["code", "2", "3"]), _write_number_call("round", ["price", "1"])
+        ('slice(code, 1, 4)', 'round(price * 10) / 10')
+        >>> _write_number_call("date_trunc", ["'day'", "time"])
+        "floor(time, '1d')"
+    """
+    match name, *arguments:
+        case "substr" | "substring", text, start, length if start.isdigit() and length.isdigit() and int(start):
+            return f"slice({text}, {int(start) - 1}, {int(start) - 1 + int(length)})"
+        case "round", number, digits if digits.isdigit() and int(digits):
+            return f"round({parenthesize(number)} * {10 ** int(digits)}) / {10 ** int(digits)}"
+        case "log", number, "2" | "10" as base:
+            return f"log({number}) / {math.log(int(base))!r}"
+        case "date_trunc", unit, time if unit.strip(_QUOTES).lower() in _LENGTHS:
+            return f"floor({time}, {_LENGTHS[unit.strip(_QUOTES).lower()]!r})"
+    return None
 
 
 def suggest_function(name: str) -> str:

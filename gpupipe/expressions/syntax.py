@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from gpupipe.backend.dates import DATE_FLAGS, DATE_PARTS
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
 from gpupipe.expressions.spellings import (
@@ -20,7 +21,7 @@ from gpupipe.expressions.spellings import (
     write_call,
 )
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Span
-from gpupipe.support.text import format_count
+from gpupipe.support.text import derive, format_count
 from gpupipe.support.times import has_offset, parse_microseconds
 
 ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
@@ -142,6 +143,7 @@ class Reader:
                 span = self._span(item)
                 return Name(self._source.slice(span), span)  # `ast` would normalise its characters
             case ast.BoolOp(op, values):
+                self._refuse_values(item)
                 return self._operation("and" if isinstance(op, ast.And) else "or", values, item, depth)
             case ast.UnaryOp(ast.Not(), operand):
                 return self._operation("not", [operand], item, depth)
@@ -160,6 +162,18 @@ class Reader:
         also = self._suggest_part(item)
         raise self._refuse(item, f"{what} is not allowed", ALLOWED, self._mend(item), remedy, also=also)
 
+    def _refuse_values(self, item: ast.BoolOp) -> None:
+        """Raise for `x == "a" or "b"`, where `x in ["a", "b"]` is meant."""
+        first, *others = item.values
+        if not all(isinstance(other, ast.Constant) and not isinstance(other.value, bool) for other in others):
+            return
+        match first:
+            case ast.Compare(left, [ast.Eq() | ast.NotEq() as sign], [ast.Constant() as value]):
+                values = ", ".join(map(self._text, [value, *others]))
+                mended = f"{self._text(left)} {'in' if isinstance(sign, ast.Eq) else 'not in'} [{values}]"
+                problem = "a value stands alone, and nothing is compared with it"
+                raise self._refuse(item, problem, "a condition", mended, at=others[0])
+
     def _mend(self, item: ast.expr) -> str | None:
         """Write what a node of another language means; None where it means nothing here."""
         match item:
@@ -171,6 +185,8 @@ class Reader:
                 return write_call(name, [self._text(value)])
             case ast.Attribute(ast.Name(module), name) if module in MODULES:
                 return name
+            case ast.Attribute(value, name) if name in DATE_PARTS or name in DATE_FLAGS:
+                return f"{name}({self._text(value)})"
             case ast.Attribute():
                 return f"col({self._text(item)!r})"
             case ast.Subscript(ast.Name(module), ast.Constant(str() as name)) if module in MODULES:
@@ -194,6 +210,8 @@ class Reader:
         if isinstance(item, ast.Subscript) and isinstance(item.value, ast.Name) and (ends := self._find_ends(item)):
             return f" of text; of a list pre.ListSlice({ends}) among the steps of Features"
         if isinstance(item, ast.Attribute) and name.isidentifier() and not {name, *fields.split(".")} & _ELSEWHERE:
+            if fields in DATE_PARTS or fields in DATE_FLAGS:
+                return f" of a time; col({self._text(item)!r}) for a column of that name"
             step = f"T.Map(fn, reads=[{name!r}], adds=[{f'{name}.{fields}'.replace('.', '_')!r}])"
             return f" for a column of that name; of a struct {step}, whose function takes the field"
         return ""
@@ -297,8 +315,12 @@ class Reader:
         if name in ("col", "timestamp"):
             return self._named(name, item)
         if name not in FUNCTIONS:
-            problem, mended = f"no function is called {name!r}", write_call(name, [*map(self._text, item.args)])
-            raise self._refuse(item, problem, f"one of {functions}", mended, suggest_function(name), at=item.func)
+            texts = [*map(self._text, item.args)]
+            problem, mended, remedy = f"no function is called {name!r}", write_call(name, texts), suggest_function(name)
+            match item.args:
+                case [ast.Name()] if (mended or "").startswith("timestamp("):
+                    mended, remedy = None, f"T.Cast({{{texts[0]!r}: 'timestamp'}}) before"
+            raise self._refuse(item, problem, f"one of {functions}", mended, remedy, at=item.func)
         self._check_count(name, item)
         return self._operation(name, item.args, item, depth)
 
@@ -331,6 +353,8 @@ class Reader:
                 raise self._refuse(item, "col is called with something else", "one string, a column's name", mended)
             case [argument] if name == "timestamp" and isinstance(column := self._node(argument, 0), Name):
                 remedy = f"T.Cast({{{column.name!r}: 'timestamp'}}) before"
+            case [ast.BinOp() | ast.Call() as argument] if name == "timestamp":
+                remedy = f"T.{derive('', self._text(argument), 'at')}, T.Cast({{'at': 'timestamp'}}) before"
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
         raise self._error(item, f"{name} is called with something else", expected, remedy)
 
