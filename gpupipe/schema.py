@@ -12,7 +12,7 @@ from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origin, Origins, When, are_related, has_values, rename_tables, shift
-from gpupipe.support.text import escape_line, format_count, html_table, text_table
+from gpupipe.support.text import arguments, escape_line, format_count, html_table, refer_to, text_table, write_cast
 from gpupipe.support.validation import as_list
 
 __all__ = ["DTYPES", "FLOATS", "INTEGERS", "LISTS", "Field", "Kind", "Role", "Schema"]
@@ -59,6 +59,21 @@ def suggest_conversion(name: str, dtype: str, *, text: bool = False) -> str:
     if dtype.startswith(("decimal", "duration", "time")):
         return f"T.Cast({{{name!r}: 'float64'}}) before, {OF_A_DATASET}"
     return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"
+
+
+def suggest_times(name: str, dtype: str, expression: str = "") -> str:
+    """Return an error's remedy for a column that holds no times, or an expression that gives none: steps before.
+
+    Example:
+        >>> suggest_times("day", "string")
+        "T.Cast({'day': 'timestamp'}) before"
+    """
+    if dtype not in (*INTEGERS, *FLOATS, "bool"):
+        return f"{write_cast(name, 'timestamp', expression)} before"
+    seconds = f"({expression})" if expression else refer_to(name)
+    seconds = f"int({seconds} * 1000000)" if dtype in FLOATS else f"{seconds} * 1000000"
+    condition = "if it holds seconds since 1970 (* 1000 of milliseconds; a cast reads microseconds)"
+    return f"T.Derive({arguments({name: seconds})}) {condition}, then {write_cast(name, 'timestamp')} before"
 
 
 def require_no_nul(name: str, within: str) -> None:

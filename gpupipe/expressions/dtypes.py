@@ -10,8 +10,8 @@ from math import inf
 from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
 from gpupipe.expressions.spellings import MISSING_WORDS
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
-from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion
-from gpupipe.support.text import derive
+from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion, suggest_times
+from gpupipe.support.text import write_cast
 from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
 from gpupipe.support.validation import correct_duration, parse_duration_us
@@ -302,18 +302,22 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
             return f"hour({text}), or {value} - timestamp('2013-10-01') for seconds"
         return f"len({text}), or {_cast(operand, source, 'float64')}"
     if kind == "time":
-        return _cast(operand, source, *([] if dtype in ("string", "int64") else ["int64"]), "timestamp")
+        name, expression = _name_values(operand, source)
+        return suggest_times(name, dtype, expression)
     if kind == "plain" and dtype in FLOATS:
         return f"string(int({text}))"
     return _cast(operand, source, "string") if dtype in ("timestamp", *FLOATS) else f"string({text})"
 
 
-def _cast(operand: Node, source: Source, *dtypes: str) -> str:
-    """Write the steps that cast an operand, by way of microseconds for two types."""
-    name = operand.name if isinstance(operand, Name) else "made"
-    derived = "" if isinstance(operand, Name) else f"T.{derive('', source.slice(operand.span), name)}, "
-    casts = [f"T.Cast({{{name!r}: {dtype!r}}})" for dtype in dtypes]
-    return f"{derived}{', microseconds since 1970, and '.join(casts)} before"
+def _cast(operand: Node, source: Source, dtype: str) -> str:
+    """Write the steps that cast an operand."""
+    name, expression = _name_values(operand, source)
+    return f"{write_cast(name, dtype, expression)} before"
+
+
+def _name_values(operand: Node, source: Source) -> tuple[str, str]:
+    """Name the column of an operand's values; and the expression that makes them, which a column's name is not."""
+    return (operand.name, "") if isinstance(operand, Name) else ("made", source.slice(operand.span))
 
 
 def _without_quotes(text: str) -> str:

@@ -38,6 +38,12 @@ def derive(column: str, expression: str, name: str | None = None) -> str:
     return f"Derive({arguments({column if name is None else name: expression.format(refer_to(column))})})"
 
 
+def write_cast(column: str, dtype: str, expression: str = "") -> str:
+    """Write the step that casts a column, after the one that makes it of an expression, if it is made of one."""
+    derived = f"T.Derive({arguments({column: expression})}), " if expression else ""
+    return f"{derived}T.Cast({{{column!r}: {dtype!r}}})"
+
+
 def escape_line(text: str) -> str:
     r"""Escape line breaks and invisible characters as Python does: a name or a value writes no lines of its own.
 

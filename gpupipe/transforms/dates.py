@@ -23,7 +23,7 @@ from gpupipe.backend.dates import (
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.times import seconds_between
 from gpupipe.expressions.tree import Constant, Span
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import Field, Schema, suggest_times
 from gpupipe.support.times import parse_microseconds
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Names, Transform
@@ -158,8 +158,9 @@ class DateParts(Transform):
         schema.require(self.columns, "DateParts")
         for name in (*self.columns, *self._other(schema)):
             if schema[name].dtype != "timestamp":
-                where, remedy = f"DateParts of column {name!r}", f"Cast({{{name!r}: 'timestamp'}}) before it"
-                raise SchemaMismatch(where, "no times", got=schema[name].dtype, expected="timestamp", remedy=remedy)
+                where, dtype = f"DateParts of column {name!r}", schema[name].dtype
+                remedy = suggest_times(name, dtype)
+                raise SchemaMismatch(where, "no times", got=dtype, expected="timestamp", remedy=remedy)
         for other in self._other(schema):
             for name in self.columns:
                 require_comparable_times(schema[name], schema[other], "DateParts(since=)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,16 @@ def test_what_makes_no_sense_is_refused() -> None:
     for step in (T.DateParts("x", "hour"), T.DateParts("t", since="x")):
         with raises(errors.SchemaMismatch, where="DateParts of column 'x'", got="float64"):
             step.transform(frame)
+
+
+@pytest.mark.parametrize("values", [[1_000_000_000], [1_000_000_000.0]])
+def test_the_remedy_for_unix_seconds_reads_seconds(values: list[Any]) -> None:
+    frame = pd.DataFrame({"at": values})
+    with pytest.raises(errors.SchemaMismatch, match="a cast reads microseconds") as caught:
+        T.DateParts("at", "year").transform(frame)
+    derive, cast = re.findall(r"T\.\w+\(.*?\)(?= if| before)", caught.value.remedy)
+    frame = eval(cast).transform(eval(derive).transform(frame))
+    assert T.DateParts("at", "year").transform(frame)["at_year"].tolist() == [2001]
 
 
 def test_only_what_is_asked_for_is_worked_out() -> None:

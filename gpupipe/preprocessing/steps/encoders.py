@@ -30,7 +30,7 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
-from gpupipe.schema import FLOATS, Field, Kind
+from gpupipe.schema import FLOATS, Field, Kind, suggest_times
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -564,7 +564,7 @@ class DatetimeEncoder(base.StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for item in fields:
             if item.dtype != "timestamp":
-                where, remedy = f"DatetimeEncoder, column {item.name!r}", f"Cast({{{item.name!r}: 'timestamp'}}) before"
+                where, remedy = f"DatetimeEncoder, column {item.name!r}", suggest_times(item.name, item.dtype)
                 raise SchemaMismatch(where, "no times", got=item.dtype, expected="timestamp", remedy=remedy)
         named = [(name, item) for item in fields for name in self.output_names([item.name])]
         return [Field.derived(name, "float32", [item], "DatetimeEncoder") for name, item in named]
