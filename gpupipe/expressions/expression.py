@@ -122,6 +122,14 @@ def parse_label(text: Any, where: str, schema: Schema) -> Expression:
     """Read an expression where a column's name would do, too; `ColumnNotFound` for a name that is misspelt or missing.
 
     Errors are otherwise those of `parse`.
+
+    Example:
+        >>> from gpupipe.schema import Field
+        >>> parse_label("dep delya", "target=", Schema([Field("dep delay", "float64")]))
+        Traceback (most recent call last):
+        gpupipe.errors.ColumnNotFound: target=: column 'dep delya' not found, got ['dep delay'].
+        Expected a column that is there.
+        Try: 'dep delay' (the closest name)
     """
     try:
         return parse(text, where)
