@@ -113,9 +113,9 @@ class Cast(ColumnwiseTransform):
     Strings are parsed, numbers are written out as text, and so are times, with all six digits of their fraction and,
     where they have a zone, local and with its offset; dates without a time. Times as `"timestamp"` keep their zone, and
     dates become times. Between times and int64, the integers are microseconds since 1970: seconds are multiplied by
-    1000000 before, `Derive(at="at * 1000000")`. A decimal becomes the nearest float, an integer where it is whole, or text; a duration or a time
-    of day float64 seconds or int64 microseconds. A fraction is no integer; an integer beyond 2**53 is a float64 (beyond
-    2**24 a float32) only where that holds it exactly; nothing becomes infinite.
+    1000000 before, `Derive(at="at * 1000000")`. A decimal becomes the nearest float, an integer where it is whole, or
+    text; a duration or a time of day float64 seconds or int64 microseconds. A fraction is no integer; an integer beyond
+    2**53 is a float64 (beyond 2**24 a float32) only where that holds it exactly; nothing becomes infinite.
 
     Memory: one new column per cast, and as much while values are checked.
 
