@@ -14,14 +14,19 @@ from gpupipe.backend.kernels import hash_column
 from gpupipe.io import Dataset
 from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.schema import DTYPES
-from gpupipe.support.origins import Origins, are_related
+from gpupipe.support.origins import When, are_related, has_values, is_key, name_table
+
+_OWN = (When.NOW, When.GROUP)
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows by where some of their columns come from, the filters they have passed, and their files' stamps."""
+    """Rows by the tables, or parts of tables, that they are of, the filters they have passed, and their files' stamps.
 
-    origins: Origins
+    Labels that a join has brought are of another table; the rows that found them are told by the keys, too.
+    """
+
+    parts: Mapping[str, frozenset[str]]  # by table the names of its parts, which begin with the table's
     filters: frozenset[str]
     stamps: Mapping[str, str]
 
@@ -29,8 +34,16 @@ class RowSet:
     def of(cls, dataset: Dataset, names: Iterable[str]) -> RowSet:
         """Describe a dataset's rows, by those of the columns that it has."""
         schema = dataset.locate_origins()
-        origins = (schema[name].origins for name in names if name in schema)
-        return cls(frozenset().union(*origins), dataset.filters, dataset.source.inputs() or {})
+        origins = [origin for name in names if name in schema for origin in schema[name].origins]
+        own = [origin for origin in origins if origin.when in _OWN]
+        # Of what comes of other rows alone, as tomorrow's value does, the other columns tell which rows these are.
+        columns = [origin for item in schema for origin in item.origins if origin.when in _OWN]
+        tables = {name_table(origin) for origin in origins if has_values(origin) and not is_key(origin)}
+        parts = dict[str, frozenset[str]]()
+        for table in {name_table(origin) for origin in filter(has_values, origins)}:
+            for each in (own, columns if table in tables else (), origins):
+                parts[table] = parts.get(table) or frozenset(o.table for o in each if name_table(o) == table)
+        return cls(parts, dataset.filters, dataset.source.inputs() or {})
 
     def may_share(self, other: RowSet) -> bool:
         """Whether rows may be in both: of one table, and not of two parts of it.
@@ -41,8 +54,15 @@ class RowSet:
         if any(stamps[name] != stamp for name, stamp in self.stamps.items() if name in stamps):
             return False
         is_nested = self.filters <= other.filters or other.filters <= self.filters
-        tables = {origin.table for origin in other.origins}
-        return is_nested and any(are_related(origin.table, table) for origin in self.origins for table in tables)
+        common = self.parts.keys() & other.parts.keys()
+        return (
+            bool(common)
+            and is_nested
+            and all(
+                any(are_related(part, other_part) for part in self.parts[table] for other_part in other.parts[table])
+                for table in common
+            )
+        )
 
 
 def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:

@@ -305,9 +305,13 @@ def is_in_other_order(origins: Origins, order: Origins) -> bool:
     )
 
 
+def name_table(origin: Origin) -> str:
+    """Return the name of the table, whole where the origin is in a part of it."""
+    return origin.table.partition("/")[0]
+
+
 def _name_whole(origin: Origin) -> tuple[str, str]:
-    """Return the table, whole where the origin is in a part of it, and the column."""
-    return origin.table.partition("/")[0], origin.column
+    return name_table(origin), origin.column
 
 
 def list_shared(origins: Origins, keys: Origins) -> Origins:
@@ -462,7 +466,7 @@ def trace(origins: Origins, sources: Mapping[str, Origins]) -> Origins:
 
 
 def cut_out(origins: Origins, names: Sequence[str]) -> Origins:
-    """Return the origins of values in the rows of a part, by `name_part`: those of the own row are of one in it.
+    """Return the origins of values in the rows of a part, by `name_part`: those of the own row or group are in it.
 
     Example:
         >>> price, lag = Origin("t", "price"), Origin("t", "price", When.BEFORE)
@@ -470,7 +474,7 @@ def cut_out(origins: Origins, names: Sequence[str]) -> Origins:
         ['t', 't/part']
     """
     part = "".join(f"/{name}" for name in names)
-    is_own = {When.NOW, *_NO_VALUES}
+    is_own = {When.NOW, When.GROUP, *_NO_VALUES}
     return frozenset(o._replace(table=o.table + part) if o.when in is_own else o for o in origins)
 
 
