@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import inf
 
 from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
-from gpupipe.expressions.spellings import MISSING_WORDS
+from gpupipe.expressions.spellings import MISSING_WORDS, suggest_aggregate
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
 from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion, suggest_times
 from gpupipe.support.text import write_cast
@@ -198,7 +198,12 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
         if (kind.dtypes and dtype not in kind.dtypes) or (kind.example and not isinstance(operand, Constant)):
             problem = f"`{sign}` is given {_titled(operand, source)} ({dtype})"
             expected = kind.words if position else _describe_first_kinds(node)
-            remedy = _suggest_arguments(node, dtypes, source) or _suggest_operand(name, operand, dtype, source)
+            if name == "condition":
+                remedy = _test_operands(node, position, dtypes, kinds, source)
+            elif isinstance(operand, Name) and name.startswith("list of") and dtype in (*NUMBERS, "timestamp"):
+                remedy = _suggest_rows(node, operand.name, source)
+            else:
+                remedy = _suggest_arguments(node, dtypes, source) or _suggest_operand(name, operand, dtype, source)
             raise source.error(operand.span, problem, expected, remedy)
         text = str(operand.value) if isinstance(operand, Constant) else ""
         if name == "zone" and not is_zone(text):
@@ -212,6 +217,26 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
             raise source.error(operand.span, "the text is empty", "one character at least", "','")
         if name == "pattern" and (wrong := _find_pattern_problem(text)) is not None:
             raise source.error(operand.span, f"no regular expression of RE2 ({wrong})", kind.words, "'[A-Z]+'")
+
+
+def _test_operands(node: Operation, position: int, dtypes: Sequence[str], kinds: Sequence[str], source: Source) -> str:
+    """Write the whole text with a test in place of each operand that is no condition; else what a constant lacks."""
+    text = source.text
+    if isinstance(node.operands[position], Constant):
+        return f"a comparison, such as x == {source.slice(node.operands[position].span)}"
+    for operand, dtype, kind in reversed([*zip(node.operands, dtypes, kinds, strict=True)]):
+        if kind == "condition" and dtype != "bool" and not isinstance(operand, Constant | Null):
+            start, end = operand.span
+            value = text[start:end] if isinstance(operand, Name) else f"({text[start:end]})"
+            text = f"{text[:start]}{value} {_CONDITIONS.get(dtype, '!= 0')}{text[end:]}"
+    return text
+
+
+def _suggest_rows(node: Operation, column: str, source: Source) -> str:
+    """Suggest what aggregates the rows of a column, where a function of lists is called."""
+    before, after = source.text[: node.span.start], source.text[node.span.end :]
+    of_two = f"; {node.name}imum(x, y) of two numbers" if node.name in ("min", "max") else ""
+    return suggest_aggregate(node.name, column, before, after) + of_two
 
 
 def _suggest_arguments(node: Operation, dtypes: Sequence[str], source: Source) -> str | None:
@@ -290,9 +315,6 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
     if example := KINDS[kind].example:
         return example
     value = text if isinstance(operand, Name) else f"({text})"
-    if kind == "condition":  # the whole, of which it is a part
-        start, end = operand.span
-        return f"{source.text[:start]}{value} {_CONDITIONS.get(dtype, '!= 0')}{source.text[end:]}"
     if isinstance(operand, Constant) and dtype != "timestamp":
         if kind == "time":
             return f"timestamp({text if is_time(operand) else repr('2013-10-01 06:00')})"

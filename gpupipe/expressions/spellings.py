@@ -17,6 +17,7 @@ MODULES = frozenset(
 ACCESSORS = frozenset({"str", "dt", "list"})
 MISSING_WORDS = frozenset({"null", "none", "nan", "nat", "na"})
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+_DIGITS, _BASE = re.compile(r"-?[1-9]|1[0-5]"), re.compile(r"[2-9]|[1-9]\d{1,8}")
 _TIME = re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?!\d)")
 _ATOM = r"-?[\w.]+|\w*[(\[][^()\[\]]*[)\]]|\"\d+\""
 # The left side of a SQL condition, after which nothing binds tighter; and what may follow its last value.
@@ -54,13 +55,29 @@ _ELSEWHERE |= {"notnull": "notna is_not_null", "len": "length size char_length",
 _ELSEWHERE |= {
     "strip": "trim lstrip rstrip",
     "dayofweek": "weekday day_of_week day_name dayname",
-    "timestamp": "datetime to_datetime",
+    "timestamp": "datetime to_datetime to_timestamp strptime",
+    "month": "month_name monthname",
 }
-_ELSEWHERE |= {"floor": "date_trunc truncate_time bucket", "mean": "avg average", "{0} + {1}": "concat cat concat_ws"}
+_ELSEWHERE |= {"floor({0}, '1d')": "date normalize", "where({0} > 0, 1, where({0} < 0, -1, {0}))": "sign"}
+_ELSEWHERE |= {
+    "floor": "date_trunc datetrunc truncate_time bucket",
+    "mean": "avg average",
+    "{0} + {1}": "concat cat concat_ws",
+}
 _ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
 _ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
 """What other languages call a function that is here, or what this one writes otherwise, of arguments by number."""
-_QUOTES, _LENGTHS = "'\"", {"second": "1s", "minute": "1min", "hour": "1h", "day": "1d"}
+_PERIODS = {"floor({0}, '1d')": "day", "floor({0}, '1h')": "hour", "floor({0}, '1min')": "minute"}
+_PERIODS |= {"floor({0}, '1s')": "second", "({0} - timestamp('1970-01-05')) // 604800": "week", "year({0})": "year"}
+_PERIODS |= {"year({0}) * 12 + month({0})": "month", "year({0}) * 4 + quarter({0})": "quarter"}
+"""What tells which day, week or month a time is in: the time it begins, or its number."""
+NOTES = dict.fromkeys(("day_name", "dayname"), ", a number from 0, Monday, to 6, Sunday")
+NOTES |= dict.fromkeys(("month_name", "monthname"), ", a number from 1 to 12")
+NOTES |= {"trunc": " of a number; floor({0}, '1d') of a time"}
+"""What is said behind the call that is written for another language's, which gives something else."""
+AGGREGATES = {name: name for name in ("mean", "sum", "min", "max", "median", "std", "var", "nunique")}
+AGGREGATES |= {"avg": "mean", "average": "mean", "stddev": "std", "variance": "var"}
+"""Functions of all rows or of a group of them, by the names of pandas."""
 _ORDER = "by='key', order_by='time'"
 _STEPS = {
     f"T.Lag('x', 1, {_ORDER})": "lag shift",
@@ -113,19 +130,24 @@ def write_call(name: str, arguments: Sequence[str]) -> str | None:
     """Write the call of another language's function, or of one that is misspelt; None where nothing is like it."""
     if name in ("cast", "astype") and len(arguments) == 2:
         name, arguments = _TYPES.get(arguments[1].strip("'\"").lower(), name), arguments[:1]
-    if call := _write_number_call(name.lower(), arguments):
-        return call
+    call = _write_number_call(name.lower(), arguments)
+    if call is not None:
+        return call or None
     meant = {"min": "minimum", "max": "maximum"}.get(name, name) if len(arguments) == 2 else name
     meant = meant if meant in NAMES else _find_meant(meant) or ""
     if "{" in meant:
         operands = [parenthesize(argument) for argument in arguments]
-        return meant.format(*operands) if meant.count("{") == len(operands) else None
+        return meant.format(*operands) if len(set(re.findall(r"\{.\}", meant))) == len(operands) else None
+    if meant == "timestamp" and not _LITERAL.fullmatch("".join(arguments)):
+        return None
     fits = any(form.list_kinds(len(arguments)) is not None for form in FUNCTIONS.get(meant, ()))
     return f"{meant}({', '.join(arguments)})" if fits or (meant in NAMES[-2:] and len(arguments) == 1) else None
 
 
 def _write_number_call(name: str, arguments: Sequence[str]) -> str | None:
     """Write a call whose constant arguments mean something else here: SQL counts characters from 1, and takes a length.
+
+    Nothing where it has no such meaning; None of other calls.
 
     Example:
         >>> _write_number_call("substr", ["code", "2", "3"]), _write_number_call("round", ["price", "1"])
@@ -136,13 +158,37 @@ def _write_number_call(name: str, arguments: Sequence[str]) -> str | None:
     match name, *arguments:
         case "substr" | "substring", text, start, length if start.isdigit() and length.isdigit() and int(start):
             return f"slice({text}, {int(start) - 1}, {int(start) - 1 + int(length)})"
-        case "round", number, digits if digits.isdigit() and int(digits):
-            return f"round({parenthesize(number)} * {10 ** int(digits)}) / {10 ** int(digits)}"
-        case "log", number, "2" | "10" as base:
+        case "substr" | "substring", *_:
+            return ""
+        case "round", number, "0":
+            return f"round({number})"
+        case "round", number, digits if _DIGITS.fullmatch(digits):
+            factor, signs = 10 ** abs(int(digits)), "/*" if digits.startswith("-") else "*/"
+            return f"round({parenthesize(number)} {signs[0]} {factor}) {signs[1]} {factor}"
+        case "log", base, number if _BASE.fullmatch(base) and not _BASE.fullmatch(number):  # as in SQL
             return f"log({number}) / {math.log(int(base))!r}"
-        case "date_trunc", unit, time if unit.strip(_QUOTES).lower() in _LENGTHS:
-            return f"floor({time}, {_LENGTHS[unit.strip(_QUOTES).lower()]!r})"
+        case "log", number, base:
+            return f"log({number}) / {math.log(int(base)) if _BASE.fullmatch(base) else f'log({base})'}"
+        case "date_trunc" | "datetrunc" | "trunc" | "truncate", first, second:
+            unit, time = (first, second) if _LITERAL.fullmatch(first) else (second, first)
+            period = _look_up(unit.strip("'\""), _PERIODS)
+            length = f"floor({time}, {unit})" if _LITERAL.fullmatch(unit) else ""
+            return period.format(parenthesize(time)) if period else length
     return None
+
+
+def means_time(name: str) -> bool:
+    """Return whether a function of another language reads times."""
+    return _find_meant(name) == "timestamp"
+
+
+def suggest_aggregate(name: str, column: str, before: str, after: str) -> str:
+    """Suggest how a number of all of a column's rows, or of a group of them, gets between two parts of a text."""
+    function = AGGREGATES[name]
+    number = f"number = data.select({column!r}).compute()[{column!r}].{function}()"
+    groups = f"data.join(data.group_by('key').agg(number=({column!r}, {function!r})), on='key')"
+    texts = f"{before}{{number}}{after}", f"{before}number{after}"
+    return f"{number}, then f{texts[0]!r}; of each group {groups}, then {texts[1]!r}"
 
 
 def suggest_function(name: str) -> str:

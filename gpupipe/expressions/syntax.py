@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -13,15 +14,19 @@ from gpupipe.errors import ExpressionError
 from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
 from gpupipe.expressions.spellings import (
     ACCESSORS,
+    AGGREGATES,
     MISSING_WORDS,
     MODULES,
+    NOTES,
+    means_time,
     mend_signs,
     parenthesize,
+    suggest_aggregate,
     suggest_function,
     write_call,
 )
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Span
-from gpupipe.support.text import derive, format_count
+from gpupipe.support.text import format_count, write_cast
 from gpupipe.support.times import has_offset, parse_microseconds
 
 ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
@@ -52,6 +57,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.UnaryOp: ("unary +", ""),
 }
 _ELSEWHERE = MODULES | ACCESSORS
+_TIME_PARTS = frozenset({*DATE_PARTS, *DATE_FLAGS, "weekday", "day_of_week", "date"})
 
 
 def _is_python(text: str) -> bool:
@@ -185,8 +191,10 @@ class Reader:
                 return write_call(name, [self._text(value)])
             case ast.Attribute(ast.Name(module), name) if module in MODULES:
                 return name
-            case ast.Attribute(value, name) if name in DATE_PARTS or name in DATE_FLAGS:
-                return f"{name}({self._text(value)})"
+            case ast.Attribute(value, name) if name in _TIME_PARTS:
+                return write_call(name, [self._text(value)])
+            case ast.Attribute(ast.Call() as value, name) if column := self._find_column(value):
+                return f"col({f'{column}.{name}'!r})"
             case ast.Attribute():
                 return f"col({self._text(item)!r})"
             case ast.Subscript(ast.Name(module), ast.Constant(str() as name)) if module in MODULES:
@@ -210,7 +218,7 @@ class Reader:
         if isinstance(item, ast.Subscript) and isinstance(item.value, ast.Name) and (ends := self._find_ends(item)):
             return f" of text; of a list pre.ListSlice({ends}) among the steps of Features"
         if isinstance(item, ast.Attribute) and name.isidentifier() and not {name, *fields.split(".")} & _ELSEWHERE:
-            if fields in DATE_PARTS or fields in DATE_FLAGS:
+            if item.attr in _TIME_PARTS:
                 return f" of a time; col({self._text(item)!r}) for a column of that name"
             step = f"T.Map(fn, reads=[{name!r}], adds=[{f'{name}.{fields}'.replace('.', '_')!r}])"
             return f" for a column of that name; of a struct {step}, whose function takes the field"
@@ -300,29 +308,67 @@ class Reader:
             name, value = item.func.attr, self._strip_accessor(item.func.value)
             is_module = isinstance(value, ast.Name) and value.id in MODULES
             values = [*([] if is_module else [value]), *item.args, *(keyword.value for keyword in item.keywords)]
-            mended, remedy = write_call(name, [*map(self._text, values)]), suggest_function(name)
             problem, expected = "methods cannot be called", f"a function: {functions}"
-            raise self._refuse(item, problem, expected, mended, remedy, at=item.func)
+            raise self._refuse_call(item, name, values, problem, expected, at=item.func)
         if not isinstance(item.func, ast.Name):
             raise self._error(item.func, "this cannot be called", f"a function: {functions}", "its name, then (...)")
         name = self._text(item.func)
         if item.keywords:
             problem, first = f"{name} is called with a keyword", item.keywords[0].arg
             values = [*item.args, *(keyword.value for keyword in item.keywords)]
-            calls = [write_call(name, [*map(self._text, each)]) for each in (values, item.args)]
-            mended = next(filter(None, calls), None)
-            raise self._refuse(item, problem, "positions", mended, suggest_function(name), got=first)
+            values = values if write_call(name, [*map(self._text, values)]) else item.args
+            raise self._refuse_call(item, name, values, problem, "positions", got=first)
         if name in ("col", "timestamp"):
             return self._named(name, item)
         if name not in FUNCTIONS:
-            texts = [*map(self._text, item.args)]
-            problem, mended, remedy = f"no function is called {name!r}", write_call(name, texts), suggest_function(name)
-            match item.args:
-                case [ast.Name()] if (mended or "").startswith("timestamp("):
-                    mended, remedy = None, f"T.Cast({{{texts[0]!r}: 'timestamp'}}) before"
-            raise self._refuse(item, problem, f"one of {functions}", mended, remedy, at=item.func)
+            problem, expected = f"no function is called {name!r}", f"one of {functions}"
+            raise self._refuse_call(item, name, item.args, problem, expected, at=item.func)
         self._check_count(name, item)
         return self._operation(name, item.args, item, depth)
+
+    def _refuse_call(
+        self,
+        item: ast.Call,
+        name: str,
+        values: Sequence[ast.expr],
+        problem: str,
+        expected: str,
+        *,
+        at: ast.expr | None = None,
+        **got: object,
+    ) -> ExpressionError:
+        """Build the error of a call that is another language's, by what it means here."""
+        texts = [*map(self._text, values)]
+        mended, advice = write_call(name, texts), suggest_function(name)
+        also = NOTES.get(name.lower(), "").format(*texts) if len(texts) == 1 else ""
+        if name in AGGREGATES and len(values) == 1 and (isinstance(item.func, ast.Attribute) or name not in NAMES):
+            span, text, column = self._span(item), self._source.text, self._find_column(values[0]) or "x"
+            of_list = f"; of a list {AGGREGATES[name]}({texts[0]})" if AGGREGATES[name] in FUNCTIONS else ""
+            advice = suggest_aggregate(name, column, text[: span.start], text[span.end :]) + of_list
+            mended = None
+        elif means_time(name) and mended is None and values:
+            advice = self._suggest_times(values[0])
+        return self._refuse(item, problem, expected, mended, advice, also=also, at=at, **got)
+
+    def _find_column(self, item: ast.expr) -> str:
+        """Return the column that a node is, also as one of a frame; nothing of another node."""
+        match item:
+            case ast.Name():
+                return self._text(item)
+            case ast.Attribute(ast.Name(module), name) if module in MODULES:
+                return name
+            case ast.Call(ast.Name("col") | ast.Attribute(attr="col"), [ast.Constant(str() as name)]) | ast.Subscript(
+                ast.Name(), ast.Constant(str() as name)
+            ):
+                return name
+        return ""
+
+    def _suggest_times(self, item: ast.expr) -> str:
+        """Suggest the steps that make times of what a node gives."""
+        column, text = self._find_column(item), self._text(item)
+        expression = "" if column else text if self._is_remedy else self._mend_rest(text)
+        steps = write_cast(column or "made", "timestamp", expression)
+        return f"{steps} before (text in ISO 8601, or microseconds); timestamp_formats= of gp.read_csv of other text"
 
     def _check_count(self, name: str, item: ast.Call) -> None:
         """Raise for a number of arguments that no form of the function takes."""
@@ -351,10 +397,8 @@ class Reader:
             case [ast.Name() as argument] if name == "col":
                 mended = f"col({self._text(argument)!r})"
                 raise self._refuse(item, "col is called with something else", "one string, a column's name", mended)
-            case [argument] if name == "timestamp" and isinstance(column := self._node(argument, 0), Name):
-                remedy = f"T.Cast({{{column.name!r}: 'timestamp'}}) before"
-            case [ast.BinOp() | ast.Call() as argument] if name == "timestamp":
-                remedy = f"T.{derive('', self._text(argument), 'at')}, T.Cast({{'at': 'timestamp'}}) before"
+            case [argument] if name == "timestamp" and not isinstance(argument, ast.Constant):
+                remedy = self._suggest_times(argument)
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
         raise self._error(item, f"{name} is called with something else", expected, remedy)
 

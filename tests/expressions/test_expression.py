@@ -492,6 +492,7 @@ def test_a_long_line_is_shown_around_the_place() -> None:
         "hour" + "[0]" * 20_000,
         "abs(" * 1000 + "hour" + ")" * 1000,
         "abs(" * 150 + "hour",
+        "timestamp(" * 150 + "hour" + ")" * 150,
         "[" * 199,
         "{" * 199,
         "lambda: " * 1000 + "1",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -70,10 +72,22 @@ SCHEMA = Schema(Field(name, dtype) for name, dtype in COLUMNS.items())
         ("s != 'x' and 'y'", "s not in ['x', 'y']"),
         ("a and b > 2", "a != 0 and b > 2"),
         ("not a and b > 2", "not a != 0 and b > 2"),
-        ("day_name(t) == 1", "dayofweek(t) == 1"),
+        ("not k or 'x'", None),
+        ("a and b", "a != 0 and b != 0"),
+        ("where(a, 1, 2)", "where(a != 0, 1, 2)"),
         ("round(a + b, 2) > 1", "(round((a + b) * 100) / 100) > 1"),
+        ("np.round(a, 0)", "round(a)"),
+        ("a.round(-2)", "round(a / 100) * 100"),
         ("log(a, 10) > 1", "(log(a) / 2.302585092994046) > 1"),
+        ("log(10, a)", "log(a) / 2.302585092994046"),
+        ("log(a, b)", "log(a) / log(b)"),
         ("date_trunc('day', t) > t", "floor(t, '1d') > t"),
+        ("date_trunc('MONTH', t)", "year(t) * 12 + month(t)"),
+        ("trunc(t, 'week')", "(t - timestamp('1970-01-05')) // 604800"),
+        ("t.dt.date == t.dt.normalize()", "floor(t, '1d') == floor(t, '1d')"),
+        ("col('t').weekday", "dayofweek(col('t'))"),
+        ("sign(a - b)", "where((a - b) > 0, 1, where((a - b) < 0, -1, (a - b)))"),
+        ("pd.to_datetime('2024-03-02') < t", "timestamp('2024-03-02') < t"),
         ("t > 2024-03-02 and k", "t > '2024-03-02' and k"),
         ("t between 2024-03-02 and 2024-03-02 10:00", "'2024-03-02' <= t <= '2024-03-02 10:00'"),
         ("a > 1 ? a : b", "where(a > 1, a, b)"),
@@ -91,7 +105,7 @@ def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(wrote).check(SCHEMA)
     if mended is None:
-        assert "Python's signs" in caught.value.remedy
+        assert "Python's signs" in caught.value.remedy or "a comparison, such as x == 'x'" in caught.value.remedy
     else:
         assert caught.value.remedy == mended
         parse(mended).check(SCHEMA)
@@ -101,8 +115,9 @@ def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
     ("wrote", "remedy"),
     [
         ("s > 10", "T.Cast({'s': 'float64'}) before"),
-        ("to_datetime(s)", "T.Cast({'s': 'timestamp'}) before"),
-        ("timestamp(s + ' ' + s)", "T.Derive(at=\"s + ' ' + s\"), T.Cast({'at': 'timestamp'}) before"),
+        ("day_name(t) == 1", "dayofweek(t) == 1, a number from 0, Monday, to 6, Sunday"),
+        ("trunc(t)", "int(t) of a number; floor(t, '1d') of a time"),
+        ("substr(s, b, 1)", "slice(text, start, stop)"),
         ("t.year > 2020", "year(t) > 2020 of a time; col('t.year') for a column of that name"),
         ("t > 2024-12-31", "'2024-12-31', with quotation marks"),
         ("floor(t, '30 mins')", "'30 min'; for a month year(time) * 12 + month(time)"),
@@ -136,6 +151,60 @@ def test_what_looks_at_other_rows_is_a_step(wrote: str, remedy: str) -> None:
     assert caught.value.remedy == remedy
     data = gp.from_frame(pd.DataFrame({"x": [1.0], "key": ["a"], "time": [0]}))
     eval(remedy, {"T": T, "data": data})
+
+
+@pytest.mark.parametrize("wrote", ["to_datetime({})", "pd.to_datetime({}, format='%d')", "timestamp({}) > t"])
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("s", "T.Cast({'s': 'timestamp'}) before"),
+        ("df['s']", "T.Cast({'s': 'timestamp'}) before"),
+        ("replace(s, '{', '')", "T.Derive(made=\"replace(s, '{', '')\"), T.Cast({'made': 'timestamp'}) before"),
+    ],
+)
+def test_texts_become_times_by_steps_before(wrote: str, text: str, steps: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote.replace("{}", text))
+    assert caught.value.remedy.startswith(steps) and "timestamp_formats= of gp.read_csv" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "wrote", ["x > x.mean()", "x > np.mean(df.x)", "x > mean(x)", "x > avg(x)", "2 * x > x.median()"]
+)
+def test_an_aggregate_of_rows_is_a_number_or_a_join(wrote: str) -> None:
+    data = gp.from_frame(pd.DataFrame({"x": [1.0, 2.0, 6.0, 0.0], "key": ["a", "a", "a", "b"]}))
+    with pytest.raises(ExpressionError) as caught:
+        data.assign(z=wrote)
+    assert ("; of a list mean(" in caught.value.remedy) == (".mean" in wrote or "avg" in wrote)
+    of_all, of_groups = caught.value.remedy.split("; of a list ")[0].split("; of each group ")
+    code, text = of_all.split(", then ")
+    names: dict[str, Any] = {"data": data}
+    exec(code, names)
+    table = data.compute()["x"]
+    function, factor = ("median", 2) if "median" in wrote else ("mean", 1)
+    assert data.assign(z=eval(text, names)).compute()["z"].tolist() == (factor * table > table.agg(function)).tolist()
+    joined, text = of_groups.split(", then ")
+    groups = data.compute().groupby("key")["x"].transform(function)
+    assert eval(joined, names).assign(z=eval(text)).compute()["z"].tolist() == (factor * table > groups).tolist()
+
+
+def test_a_remedy_gives_what_was_meant() -> None:
+    times = pd.to_datetime(["2024-01-07 23:00", "2024-01-08 01:00", "2024-02-01 05:30"])
+    data = gp.from_frame(pd.DataFrame({"code": ["C3x", "A1y", "B2z"], "at": times, "x": [0.0, 2.26, -3.04]}))
+
+    def follow(text: str) -> list[Any]:
+        with pytest.raises(ExpressionError) as caught:
+            data.assign(z=text)
+        values: list[Any] = data.assign(z=caught.value.remedy).compute()["z"].tolist()
+        return values
+
+    assert follow("substr(code, 2, 1)") == ["3", "1", "2"]
+    assert follow("code == 'C3x' or 'A1y'") == [True, True, False]
+    assert follow("x and x < 3") == [False, True, True]
+    assert follow("x.round(1)") == [0.0, 2.3, -3.0] and follow("sign(x)") == [0, 1, -1]
+    assert follow("date_trunc('hour', at)") == times.floor("h").tolist()
+    first, second, third = follow("date_trunc('week', at)")  # of Mondays
+    assert (second - first, third - second) == (1, 3)
 
 
 @pytest.mark.parametrize(("wrote", "remedy"), [("k == true", "True"), ("where(k, a, NULL)", "None")])
