@@ -14,7 +14,7 @@ from gpupipe.backend.kernels import hash_column
 from gpupipe.io import Dataset
 from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.schema import DTYPES
-from gpupipe.support.origins import When, are_related, has_values, is_key, name_table
+from gpupipe.support.origins import When, are_related, has_values, name_table
 
 _OWN = (When.NOW, When.GROUP)
 
@@ -36,12 +36,11 @@ class RowSet:
         schema = dataset.locate_origins()
         origins = [origin for name in names if name in schema for origin in schema[name].origins]
         own = [origin for origin in origins if origin.when in _OWN]
-        # Of what comes of other rows alone, as tomorrow's value does, the other columns tell which rows these are.
-        columns = [origin for item in schema for origin in item.origins if origin.when in _OWN]
-        tables = {name_table(origin) for origin in origins if has_values(origin) and not is_key(origin)}
+        if not own:  # the other columns tell which rows these are, where the target is tomorrow's value
+            own = [origin for item in schema for origin in item.origins if origin.when in _OWN]
         parts = dict[str, frozenset[str]]()
         for table in {name_table(origin) for origin in filter(has_values, origins)}:
-            for each in (own, columns if table in tables else (), origins):
+            for each in (own, origins):
                 parts[table] = parts.get(table) or frozenset(o.table for o in each if name_table(o) == table)
         return cls(parts, dataset.filters, dataset.source.inputs() or {})
 

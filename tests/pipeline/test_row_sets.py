@@ -119,3 +119,31 @@ def test_rows_of_the_fit_are_known_by_values_that_are_only_carried(make: Any, st
     other = table.set_column(1, "y", pa.concat_arrays([table["y"].chunk(0)[1:], table["y"].chunk(0)[:1]]))
     with pytest.raises(errors.BadConfig, match="not the rows of the fit"):
         pipeline.loader(other, out_of_fold=True)
+
+
+@pytest.mark.parametrize("route", ["joined", "grouped", "joined groups", "written", "lead"])
+def test_the_other_part_of_a_table_whose_target_was_looked_up_is_no_part_of_the_fit(route: str, tmp_path: Path) -> None:
+    """Labels out of another table, by a key, are the own row's; so is tomorrow's value, of the row that holds it."""
+    frame = FLIGHTS.assign(flight=range(len(FLIGHTS)), at=range(len(FLIGHTS)))
+    flights, delays = gp.from_frame(frame.drop(columns="delay")), gp.from_frame(frame[["flight", "delay"]])
+    groups = delays.group_by("flight").agg(delay=("delay", "max"))
+    data = flights.join(groups if "groups" in route else delays, on="flight")
+    if route == "grouped":
+        data = data.group_by(["flight", "origin", "at"]).agg(delay=("delay", "max"))
+    elif route == "written":
+        data.write_parquet(tmp_path / "flights")
+        data = gp.read_parquet(tmp_path / "flights")
+    elif route == "lead":
+        ahead = gp.Pipeline([T.Lag("delay", -1, order_by="at"), T.Derive(delay="delay_lead_1")]).fit(data)
+        data = ahead.transform(data)
+    for train, valid in (data.split(by="at", at=150), data.split(0.6), data.split(0.6, by="flight")):
+        pipeline = fit(train)
+        assert len(pipeline.loader(valid)) > 0
+        for same in (train.sort("flight"), data):
+            with pytest.raises(errors.LeakageError, match="the pipeline was fitted on"):
+                pipeline.loader(same)
+    if route.startswith("joined"):
+        train, valid = (part.join(groups if "groups" in route else delays, on="flight") for part in flights.split(0.6))
+        assert len(fit(train).loader(valid)) > 0
+        with pytest.raises(errors.LeakageError, match="the pipeline was fitted on"):
+            fit(train).loader(train.sort("flight"))
