@@ -170,15 +170,15 @@ class Reader:
 
     def _refuse_values(self, item: ast.BoolOp) -> None:
         """Raise for `x == "a" or "b"`, where `x in ["a", "b"]` is meant."""
-        first, *others = item.values
-        if not all(isinstance(other, ast.Constant) and not isinstance(other.value, bool) for other in others):
+        first, *constants = item.values
+        if not all(isinstance(value, ast.Constant) and not isinstance(value.value, bool) for value in constants):
             return
         match first:
-            case ast.Compare(left, [ast.Eq() | ast.NotEq() as sign], [ast.Constant() as value]):
-                values = ", ".join(map(self._text, [value, *others]))
+            case ast.Compare(left, [ast.Eq() | ast.NotEq() as sign], [ast.Constant() as constant]):
+                values = ", ".join(map(self._text, [constant, *constants]))
                 mended = f"{self._text(left)} {'in' if isinstance(sign, ast.Eq) else 'not in'} [{values}]"
                 problem = "a value stands alone, and nothing is compared with it"
-                raise self._refuse(item, problem, "a condition", mended, at=others[0])
+                raise self._refuse(item, problem, "a condition", mended, at=constants[0])
 
     def _mend(self, item: ast.expr) -> str | None:
         """Write what a node of another language means; None where it means nothing here."""
