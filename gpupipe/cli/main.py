@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _name_options(text: str) -> str:
     """Replace keywords by the command's options, but for those of a call that is written out."""
     text = re.sub(r"(?<!, )overwrite=True", "--overwrite", text)
-    return re.sub(r"(?<!, )on_bad='(\w+)'", r"--on-bad \1", text)
+    return re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,8 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--overwrite", action="store_true", help="write everything again")
     allowed = "import path of a function or step of yours that the model uses; may be given several times"
     for reading in (inspect, score):
-        answers, damaged = ("raise", "skip", "quarantine"), "what to do about a file that is damaged"
+        answers, damaged = ["raise", "skip", "quarantine"], "what to do about a file that is damaged"
         reading.add_argument("--on-bad", choices=answers, default="raise", help=damaged)
+        other = "what to do about a file that has other columns or types"
+        reading.add_argument("--on-mismatch", choices=[*answers, "cast"], default="raise", help=other)
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)
     return parser
@@ -113,7 +115,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
                 raise BadConfig(where, problem, got=parsed.path, expected="a table", remedy=remedy)
         print(describe_artifact(parsed.path))
         return 0
-    dataset = open_table(parsed.path, parsed.on_bad)
+    dataset = open_table(parsed.path, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch)
     report = dataset.describe(parsed.target)
     if parsed.html is not None:
         report.to_html(parsed.html, overwrite=parsed.overwrite)
@@ -134,5 +136,6 @@ def _score(parsed: argparse.Namespace) -> int:
         problem, expected = "a regression has no probabilities", "a classification's model"
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
-    print(predict(open_table(parsed.input, parsed.on_bad)).write_parquet(parsed.output, overwrite=parsed.overwrite))
+    rows = open_table(parsed.input, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch)
+    print(predict(rows).write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

@@ -16,14 +16,14 @@ _READERS = {
 }
 
 
-def open_table(path: str, on_bad: str = "raise") -> io.Dataset:
+def open_table(path: str, **options: str) -> io.Dataset:
     """Open a file, folder, pattern or URL by the suffixes of its files; Parquet where they tell nothing.
 
-    `on_bad` is what to do about a damaged file: `"raise"`, `"skip"` or `"quarantine"`.
+    `options` are the reader's `on_bad` and `on_mismatch`.
     """
     folder = Path(path)
     files = [folder, *folder.rglob("[!._]*")] if folder.is_dir() else [folder]
     names = "\n".join(file.name for file in files)
     readers = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
-    dataset: io.Dataset = getattr(io, next(readers, "read_parquet"))(path, on_bad=on_bad)
+    dataset: io.Dataset = getattr(io, next(readers, "read_parquet"))(path, **options)
     return dataset

@@ -343,6 +343,20 @@ def list_shared(origins: Origins, keys: Origins) -> Origins:
     )
 
 
+def keep_shared(origins: Origins, keys: Origins) -> Origins:
+    """Return the origins of values that these keys find again, in whatever part of the rows: see `list_shared`.
+
+    Of labels by customer, joined to orders, a customer's orders of one week hold the label of those of the next.
+
+    Example:
+        >>> customer = frozenset({Origin("orders/week 1", "customer")})
+        >>> label = frozenset({Origin("customers/week 1", "label"), Origin("orders", "customer", When.KEY)})
+        >>> sorted(origin.table for origin in keep_shared(label, customer))
+        ['customers', 'customers/week 1', 'orders']
+    """
+    return origins | {origin._replace(table=name_table(origin)) for origin in list_shared(origins, keys)}
+
+
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 

@@ -41,6 +41,7 @@ from gpupipe.support.origins import (
     Origins,
     When,
     is_in_other_order,
+    keep_shared,
     leave_groups,
     look_up,
     pick,
@@ -204,6 +205,7 @@ class TableJoin(Transform):
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
         key_origins |= shift(frozenset().union(*(key.origins for key in keys[: self._num_times])), When.TIME)
         left_origins: Origins = frozenset().union(*(item.origins for item in left))
+        right_origins: Origins = frozenset().union(*(self.right_schema[key].origins for key in self.right_keys))
         pairs = [(key, self.right_schema[name]) for key, name in zip(keys, self.right_keys, strict=True)]
         by_own_key = any(key.is_column_of(right_key) for key, right_key in pairs[: self._num_times or None])
         is_apart = any(key.is_key_apart(right_key) for key, right_key in pairs)
@@ -211,7 +213,8 @@ class TableJoin(Transform):
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            origins = self._look_up(reveal_choice(source.origins, left_origins), left, left_origins)
+            origins = reveal_choice(keep_shared(source.origins, right_origins), left_origins)
+            origins = self._look_up(origins, left, left_origins)
             origins = shift(origins, *ANY_ROW) if is_apart else origins
             fields.append(replace(item, origins=leave_groups(origins, by_own_key=by_own_key) | key_origins))
         return fields

@@ -99,6 +99,18 @@ def test_a_damaged_file_is_skipped_where_that_is_asked_for(tmp_path: Path, capsy
     )
 
 
+def test_a_file_with_other_columns_is_cast_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "run")
+    (tmp_path / "in").mkdir()
+    FRAME.to_parquet(tmp_path / "in" / "a.parquet", index=False)
+    FRAME.drop(columns="y").to_parquet(tmp_path / "in" / "b.parquet", index=False)
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "in"), str(tmp_path / "out")]
+    assert main(call) == 2 and "--on-mismatch cast" in capsys.readouterr().err
+    assert main([*call, "--on-mismatch", "cast"]) == 0 and "120 of 120 rows" in capsys.readouterr().out
+
+
 def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "run", T.Map(double, reads=["x"], adds=["twice"]))
     FRAME.to_parquet(tmp_path / "rows.parquet")

@@ -410,6 +410,52 @@ def test_what_was_computed_of_other_rows_is_no_leak_and_what_of_all_rows_is_one(
             fit(look_up(left, right), "mean", target="sales")
 
 
+def test_parts_by_a_derived_or_a_joined_column_are_apart() -> None:
+    """Credit is judged by the months after those that features are computed of: by the age of a loan, derived."""
+    loans = gp.from_frame(pd.DataFrame({"loan": range(20), "opened": [0, 1] * 10}))
+    rows = {"loan": [number // 4 for number in range(80)], "month": [*range(4)] * 20, "late": range(80)}
+    paid = gp.from_frame(pd.DataFrame(rows))
+
+    def judge(early: gp.Dataset, late: gp.Dataset) -> gp.Schema:
+        means = early.group_by("loan").agg(mean=("late", "mean"))
+        labels = late.group_by("loan").agg(label=("late", "max"))
+        data = loans.join(labels, on="loan").join(means, on="loan")
+        return fit(data, "mean", target="label > 9", task="classification").schema
+
+    aged = paid.join(loans, on="loan").assign(age="month - opened")
+    derived = paid.assign(age="month * 2")
+    for data in (aged, derived):
+        assert judge(data.filter("age < 2"), data.filter("age >= 2")).numeric
+        assert judge(data.filter("age < 2"), data.filter("age >= 2 and age < 9")).numeric
+        with pytest.raises(errors.LeakageError):
+            judge(data.filter("age < 3"), data.filter("age >= 2"))
+    other = paid.assign(age="month * 3")
+    with pytest.raises(errors.LeakageError):
+        judge(derived.filter("age < 3"), other.filter("age >= 3"))
+    with pytest.raises(errors.LeakageError):
+        judge(derived.filter("age < 3"), paid.assign(age="0 - month").assign(age="age + 5").filter("age >= 3"))
+
+
+@pytest.mark.parametrize("cut", ["time", "random", "price <= 2 | price > 2"])
+def test_a_label_that_several_rows_share_is_found_again_in_another_part(cut: str) -> None:
+    """A store's label, joined to its days: the days of one part hold the label of those of the other."""
+    labels = gp.from_frame(pd.DataFrame({"store": [*"abcd"], "label": [0.0, 1.0, 1.0, 0.0]}))
+    data = sales().join(labels, on="store")
+    one, other = halves(data, cut)
+    first = one.deduplicate("store").select(["store", "label"]).assign(again="label").select(["store", "again"])
+    then = one.select(["store", "date", "label"]).assign(again="label").select(["store", "date", "again"])
+    means = one.group_by("store").agg(again=("label", "mean"))
+    joined = [other.join(means, on="store"), other.join(first, on="store")]
+    for table in (*joined, other.join_asof(then, on="date", by="store")):
+        with pytest.raises(errors.LeakageError, match="'again'"):
+            fit(table, "again", target="label")
+    for step in (T.Join(first, on="store"), T.JoinAsOf(then, on="date", by="store")):
+        with pytest.raises(errors.LeakageError, match="'again'"):
+            fit(other, "again", target="label", steps=[step])
+    prices = one.group_by("store").agg(again=("price", "mean"))
+    assert fit(other.join(prices, on="store"), "again", target="label").schema.numeric
+
+
 def test_a_part_by_another_column_of_the_same_name_is_not_apart() -> None:
     other = sales().assign(price="9.0 - price").sort("date").filter("price > 4")
     averages = other.group_by("store").agg(mean=("sales", "mean"))

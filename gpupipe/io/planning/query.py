@@ -103,14 +103,19 @@ class Query:
     @property
     def conditions(self) -> list[Condition]:
         """What holds for the source's columns in every row that comes out."""
-        conditions, assigned = list[Condition](), set[str]()
+        return [condition for condition, definitions in self.list_conditions() if not definitions]
+
+    def list_conditions(self) -> list[tuple[Condition, str]]:
+        """List what holds in every row that comes out, each with the expressions before, if its column is of them."""
+        conditions, definitions = list[tuple[Condition, str]](), list[tuple[str, str]]()
         for stage in self.stages:
             if isinstance(stage, Assigned):
-                assigned.update(stage.function.named)
+                definitions += stage.function.named.items()
             elif isinstance(stage, Mapped):
                 break
             else:
-                conditions += [condition for condition in stage.conditions if condition[0] not in assigned]
+                names = {name for name, _ in definitions}
+                conditions += [(each, repr(definitions) if each[0] in names else "") for each in stage.conditions]
         return conditions
 
     def reads(self, names: Sequence[str]) -> set[str]:

@@ -76,22 +76,29 @@ def exactly(value: Any) -> Bounds | None:
     return compared, compared
 
 
-def name_ranges(conditions: Iterable[Condition], schema: Schema) -> list[str]:
-    """Name the parts of a table that conditions cut out by columns that are its own, each after a range of one column.
+def name_ranges(conditions: Iterable[tuple[Condition, str]], schema: Schema, made_by: str | None) -> list[str]:
+    """Name the parts of a table that conditions cut out, each after a range of one column.
 
-    Rows that satisfy `x <= 5` are below 6 where x has integers: in no part with those that satisfy `x > 5`.
+    Rows that satisfy `x <= 5` are below 6 where x has integers: in no part with those that satisfy `x > 5`. `made_by`
+    is how the table was made, and the text beside a condition how its column was computed: another column of the same
+    name, such as another table's, has other ranges.
     """
     names = []
-    for column, sign, constant in conditions:
-        item, constants = schema[column], constant if sign == "in" else (constant,)
-        values = [origin for origin in item.origins if has_values(origin)]
-        if item.step or [(origin.column, origin.when) for origin in values] != [(column, When.NOW)]:
+    for (column, sign, constant), definitions in conditions:
+        if column not in schema:
             continue
+        item, constants = schema[column], constant if sign == "in" else (constant,)
+        values = [(origin.column, origin.when) for origin in item.origins if has_values(origin)]
+        kind = f"range of {column}"
+        if definitions or item.step or values != [(column, When.NOW)]:
+            if made_by is None:
+                continue
+            kind += repr((made_by, definitions, sorted(item.origins)))
         with suppress(BadConfig, OverflowError, ValueError):  # a constant of another type, an infinite one, or none
             bounds = [comparable(each, item, "") for each in constants]
             value, after = min(bounds), _get_next(max(bounds), item)
             ranges = {"<": (None, value), "<=": (None, after), ">": (after, None), ">=": (value, None)}
-            names.append(name_part(f"range of {column}", ranges.get(sign, (value, after)), outside=sign == "!="))
+            names.append(name_part(kind, ranges.get(sign, (value, after)), outside=sign == "!="))
     return names
 
 

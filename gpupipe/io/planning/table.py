@@ -126,7 +126,11 @@ class Table:
         cuts = (*self.query.draws, *self.query.stages)
         drawn_from = repr(self.source.made_by)  # which gives the rows other identities
         names = [cut.name_part(drawn_from) for cut in cuts if isinstance(cut, Between | RandomSplit)]
-        names += name_ranges(self.query.conditions, self.source.schema)
+        conditions = self.query.list_conditions()
+        sources = [(condition, definitions) for condition, definitions in conditions if not definitions]
+        derived = [(condition, definitions) for condition, definitions in conditions if definitions]
+        names += name_ranges(sources, self.source.schema, self.source.made_by)
+        names += name_ranges(derived, self.schema, self.source.made_by)
         if not names:
             return self.schema
         return self.schema.assign(item.replace(origins=cut_out(item.origins, names)) for item in self.schema)

@@ -17,7 +17,7 @@ from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_bucket
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.origins import When, forget_order, shift
+from gpupipe.support.origins import Origins, When, forget_order, keep_shared, shift
 from gpupipe.support.text import arguments, derive
 from gpupipe.support.validation import is_number
 
@@ -164,10 +164,11 @@ class _Aggregate:
     function: str
     q: float = 0.5  # of a quantile
 
-    def field(self, item: Field) -> Field:
-        """Return the field of the result, with the type that pandas gives it."""
+    def field(self, item: Field, keys: Origins = frozenset()) -> Field:
+        """Return the field of the result, with the type that pandas gives it, of groups by keys of these origins."""
         whens = (When.GROUP, When.POSITION) if self.function in _IN_ORDER else (When.GROUP,)
-        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, *whens))
+        origins = shift(keep_shared(item.origins, keys), *whens)
+        return replace(self._type(item), lineage=frozenset({self.name}), origins=origins)
 
     def _type(self, item: Field) -> Field:
         if self.function in ("size", "count", "nunique"):
@@ -274,8 +275,9 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], aggregates: Sequence[_Agg
         replace(item, nullable=item.nullable and not dropna, origins=forget_order(item.origins))
         for item in before.select(keys)
     ]
-    groups_by = shift(frozenset().union(*(item.origins for item in of_keys)), When.KEY)
-    fields = (agg.field(before[agg.column]) for agg in aggregates)
+    key_origins: Origins = frozenset().union(*(item.origins for item in of_keys))
+    groups_by = shift(key_origins, When.KEY)
+    fields = (agg.field(before[agg.column], key_origins) for agg in aggregates)
     schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in fields)])
     return plan_rows(table, schema, "group", (keys, dropna, aggregates), groups)
 

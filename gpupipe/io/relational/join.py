@@ -40,6 +40,7 @@ from gpupipe.support.origins import (
     When,
     forget_order,
     is_in_other_order,
+    keep_shared,
     leave_groups,
     list_choices,
     look_up,
@@ -187,6 +188,7 @@ class JoinSpec(_Sides):
             by = shift(frozenset().union(*(item.origins for item in self.right_keys)), When.KEY)
             left = [keys.get(item.name, replace(item, nullable=True, origins=item.origins | by)) for item in left]
         by_keys = [key.origins for key in self.right_keys]
+        key_origins: Origins = frozenset().union(*by_keys)
         left_origins: Origins = frozenset().union(*(item.origins for item in self.left_columns))
         # The rows of a left row stand in the order of the right, where there can be several.
         sorts = self.left_keys + (self.right_keys if keeps_right or self.many else ())
@@ -196,7 +198,7 @@ class JoinSpec(_Sides):
                 item,
                 name=name,
                 nullable=item.nullable or keeps_left,
-                origins=look_up(forget_order(item.origins), by_keys, left_origins),
+                origins=look_up(forget_order(keep_shared(item.origins, key_origins)), by_keys, left_origins),
             )
             for item, name in self.right_columns
         )
@@ -386,7 +388,11 @@ class AsOfSpec(_Sides):
 
     @property
     def added_fields(self) -> list[Field]:
-        named = (replace(item, name=out, nullable=True, origins=pick(item.origins)) for item, out in self.right_columns)
+        keys: Origins = frozenset().union(*(key.origins for key in self.right_keys))
+        named = (
+            replace(item, name=out, nullable=True, origins=pick(keep_shared(item.origins, keys)))
+            for item, out in self.right_columns
+        )
         backward = (When.NOW,) if self.exact else (When.BEFORE,)  # the latest that may be found
         whens = {"backward": backward, "forward": (When.NOW, When.AFTER)}.get(self.direction, ANY_ROW)
         return self._add_keys(named, *whens)
