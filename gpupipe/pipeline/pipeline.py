@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend import Backend, select
+from gpupipe.backend.arrow import get_file_type
 from gpupipe.backend.columns import check_names
 from gpupipe.backend.estimators import export_state, is_estimator, rebuild_estimator
 from gpupipe.cluster.executor import Executor, get_executor, use_executor
@@ -556,6 +557,10 @@ class Encoder:
         if not re.fullmatch(r"[\w-][\w .-]*", join.name):
             raise ArtifactError(where, "its name cannot be a file's", expected="letters and digits", remedy=remedy)
         table = self._backend.to_arrow(join.table(self._backend))
+        for item in join.right_schema.select(table.column_names):
+            if item.written_as:  # times of a zone, and dates
+                values = table[item.name].cast(get_file_type(item))
+                table = table.set_column(table.column_names.index(item.name), item.name, values)
         if table.nbytes <= self._max_table_bytes:
             self.tables[join.name] = table
         return {"$table": join.name, "$schema": join.right_schema.select(table.column_names).to_json()}

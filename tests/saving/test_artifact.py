@@ -8,6 +8,7 @@ import pickletools
 import resource
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,26 @@ def test_small_tables_travel_and_can_be_replaced(tmp_path: Path) -> None:
     assert gp.load(path).pipeline.transform(frame)["v"].tolist() == [1.0, 2.0]
     newer = pd.DataFrame({"k": ["a", "b"], "v": [10.0, 20.0]})
     assert gp.load(path, tables={"prices": newer}).pipeline.transform(frame)["v"].tolist() == [10.0, 20.0]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("join", [T.Join, T.JoinAsOf])
+@pytest.mark.parametrize("of_files", [False, True])
+def test_times_of_a_table_keep_their_zone(zone: str | None, join: Any, of_files: bool, tmp_path: Path) -> None:
+    at = pd.date_range("2024-03-30 22:30", periods=30, freq="h", tz=zone)
+    frame = pd.DataFrame({"at": at, "y": np.arange(30.0)})
+    table = frame.assign(temp=np.arange(30.0), seen=at + pd.Timedelta("5min"), day=[date(2024, 1, 1)] * 30)
+    if of_files:
+        table.to_parquet(tmp_path / "table.parquet")
+    right = gp.read_parquet(tmp_path / "table.parquet") if of_files else table.drop(columns="day")
+    steps = [join(right, on="at", columns=["temp", "seen"], name="weather"), T.Derive(again="seen")]
+    steps += [T.Cast({"again": "string"})]
+    keep = ["seen", "again"]
+    pipeline = gp.Pipeline(steps, gp.Features(["temp"], target="y", keep=keep)).fit(frame)
+    gp.save(tmp_path / "run", pipeline)
+    loaded = gp.load(tmp_path / "run").pipeline.transform(frame)
+    pd.testing.assert_frame_equal(loaded, pipeline.transform(frame))
+    assert str(loaded["seen"].dt.tz) == str(zone) and gp.load(tmp_path / "run", tables={"weather": right})
 
 
 def test_a_table_of_another_kind_or_name_is_refused(tmp_path: Path) -> None:
