@@ -314,16 +314,24 @@ class Features:
         if self.target is None:
             return []
         notes, secret = [], self.target.origins(schema)
+        leaks = {name: find_leaks(origins, secret) for name, origins in columns.items()}
+        lookups = {name for name, origins in columns.items() if not find_leaks(_list_values(origins), secret)}
         for name, origins in columns.items():
-            if not (leaked := find_leaks(origins, secret)):
+            if not (leaked := leaks[name]):
                 continue
-            how = "computed from" if find_leaks(_list_values(origins), secret) else "of rows that are found by"
+            how = "of rows that are found by" if name in lookups else "computed from"
             why = f"it is {how} {leaked}, which the target {self.target.text!r} is computed from too"
             if name in self.allow_leak:
                 notes.append(f"feature {name!r} may leak, as allow_leak permits: {why}")
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
-            remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
+            names, condition = [name], "if that is meant"
+            if (
+                name in lookups
+            ):  # all that are found so at once, as by the time of a row that the target is counted from
+                names = [*self.allow_leak, *(n for n in leaks if n in lookups and leaks[n] == leaked)]
+                condition = f"if {leaked} are known before the target is, as the time of a row may be"
+            remedy = f"leave it out, or Features(allow_leak={list(dict.fromkeys(names))!r}) {condition}"
             step, whens = schema[name].step, {origin.when for origin in origins}
             if _follows_order(origins, secret):
                 why = "its step has no order_by that tells all rows apart, and they stand in the order of "
@@ -332,7 +340,7 @@ class Features:
             elif When.AFTER not in whens and When.POSITION in whens and step != "JoinAsOf":
                 of_join = "" if step in _WINDOWS else ", or allow_exact_matches=False of a join_asof"
                 remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
-            if step in ("Rolling", "Expanding") and When.AFTER not in whens:
+            if step in ("Rolling", "Expanding") and When.AFTER not in whens and name not in lookups:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes
