@@ -131,11 +131,9 @@ def tell_matches(origins: Origins) -> Origins:
     Example:
         >>> spent = frozenset({Origin("orders", "amount"), Origin("users", "user", When.KEY)})
         >>> sorted((origin.column, origin.when.value) for origin in tell_matches(spent))
-        [('amount', 'now'), ('user', 'match')]
+        [('amount', 'now'), ('user', 'key'), ('user', 'match')]
     """
-    return frozenset(
-        origin._replace(when=When.MATCH) if origin.when in (When.KEY, When.TIME) else origin for origin in origins
-    )
+    return origins | {origin._replace(when=When.MATCH) for origin in origins if origin.when in (When.KEY, When.TIME)}
 
 
 def forget_order(origins: Origins) -> Origins:
@@ -376,7 +374,7 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     feature, target = (
         frozenset(origin for origin in part if origin.when not in _NO_VALUES) for part in (feature, target)
     )
-    values = {origin for origin in target if origin.when not in _KEYS}
+    values = _list_secrets({origin for origin in target if origin.when not in _KEYS}, target)
     leaks = set[Origin]()
     for origin in feature:
         related = [o for o in values or target if o.column == origin.column and are_related(o.table, origin.table)]
@@ -390,6 +388,18 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     columns, all_columns = ({(o.table, o.column) for o in each} for each in (leaks, values or target))
     is_part = not values and columns < all_columns
     return [] if is_part else sorted({column for _, column in columns})
+
+
+def _list_secrets(values: set[Origin], target: Origins) -> set[Origin]:
+    """List the values that a target is computed from but for the time of the row, by which the others were looked up.
+
+    Of the days until the next failure, `failed_at - read_at`, where an as-of join has found `failed_at` by `read_at`,
+    the time of the reading is known.
+    """
+    times = {_name_whole(origin) for origin in target if origin.when == When.TIME}
+    moved = {_name_whole(origin) for origin in values if origin.when != When.NOW}
+    secrets = {origin for origin in values if _name_whole(origin) not in times - moved}
+    return secrets or values
 
 
 def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]) -> set[Origin]:

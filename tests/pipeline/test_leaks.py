@@ -483,6 +483,32 @@ def test_predictions_come_from_their_features_and_from_what_the_model_has_learne
     assert fit(valid.join(scorer.predict(valid), on="row"), "prediction", target="sales").schema.numeric
 
 
+def test_the_time_by_which_a_target_was_looked_up_is_known() -> None:
+    """Hours until the next failure are those of the time of a reading, which windows over readings are ordered by."""
+    rows = {"store": [*"abcd"], "at": pd.Timestamp("2024-01-12"), "failed": pd.Timestamp("2024-01-12")}
+    failures = gp.from_frame(pd.DataFrame(rows)).select(["store", "at", "failed"])
+    data = sales().join_asof(failures, left_on="date", right_on="at", by="store", direction="forward")
+    data = data.assign(soon="coalesce((failed - date) / 86400 <= 5, False)", left="(failed - date) / 86400")
+    steps = [T.Lag("price", **STORES), T.Rolling("price", 2, **STORES), T.Derive(day="day(date)", then="day(failed)")]
+    means = data.group_by("date").agg(mean=("price", "mean"))
+    for target in ("soon", "left"):
+        names = ["price_lag_1_by_store", "price_rolling_mean_2_by_store", "day", "mean"]
+        assert fit(data.join(means, on="date"), *names, target=target, steps=steps).schema.numeric
+        with pytest.raises(errors.LeakageError, match="'then'"):
+            fit(data, "then", target=target, steps=steps)
+    with pytest.raises(errors.LeakageError, match="'day'"):
+        fit(sales().assign(end="date"), "day", target="day(end) * 2 - day(date) > 3", steps=[T.Derive(day="day(date)")])
+
+
+def test_one_permission_is_offered_for_all_that_a_column_of_the_target_finds() -> None:
+    steps = [T.Lag(["price", "sales"], **STORES), T.Derive(late="day(date) > 9")]
+    with pytest.raises(errors.LeakageError) as caught:
+        fit(SALES, "price_lag_1_by_store", LAG, target="late", steps=steps)
+    allowed = ["price_lag_1_by_store", LAG]
+    assert f"Features(allow_leak={allowed})" in caught.value.remedy
+    assert fit(SALES, *allowed, target="late", steps=steps, allow_leak=allowed).schema.numeric
+
+
 def test_a_rank_by_a_number_is_computed_from_it() -> None:
     data = sales().assign(day="day(date)")
     for by, target in (("sales", "sales"), ("date", None)):
