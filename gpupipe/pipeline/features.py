@@ -166,7 +166,9 @@ class Features:
         least = first.min_frequency if min_frequency is None else min_frequency
         free = [item for item in schema if item.name not in role_names and item.name not in useless]
         groups = propose_groups(free, first, least)
-        task = "auto" if dataset is None or target is None else decide_task(TargetSet(as_list(target)), dataset)
+        task, doubt = "auto", ""
+        if dataset is not None and target is not None:
+            task, doubt = decide_task(TargetSet(as_list(target)), dataset)
         features = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = role_names.union(*(group[0] for group in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
@@ -177,6 +179,7 @@ class Features:
         remarks = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
         texts = {name: remark for name, remark in remarks.items() if remark.startswith(TEXTS_ARE)}
         features.remarks += [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
+        features.remarks += [doubt] if doubt else []
         features.constants = first.constants
         for line in features._proposal_notes():
             _log.warning("%s", line)

@@ -26,6 +26,7 @@ from gpupipe.schema import FLOATS, LISTS, Field, Kind, Role, Schema, shorten_lis
 
 FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
 MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
+_log = logging.getLogger("gpupipe")
 TASKS = ("auto", "classification", "regression")
 _NO_NUMBERS = ("bool", "string", "timestamp")
 _MANY_TEXTS = 1_000  # of a column, among which none is searched that is like one in a condition
@@ -306,10 +307,24 @@ class TargetSet(Labels):
         """Compute one frame's targets, as `stored` or in their own units; missing stays missing."""
         targets: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
         if stored and self.group.steps:
+            self._warn_of_ends(targets)
             targets = self.group.apply_steps(targets, backend)
         else:
             targets = {text: self._column(text, column, backend) for text, column in targets.items()}
         return dict(zip((item.name for item in self.fields(schema)), targets.values(), strict=True))
+
+    def _warn_of_ends(self, targets: Mapping[str, Column]) -> None:
+        """Warn of values beyond the fit's, which a QuantileTransformer stores as its ends."""
+        step = self.group.steps[0]
+        if not isinstance(step, pre.QuantileTransformer):
+            return
+        for (text, column), (low, high) in zip(targets.items(), step.quantiles_[[0, -1]].T.tolist(), strict=True):
+            values = as_floats(column.data, "float64")
+            is_beyond = (values < low) | (values > high)
+            is_beyond = is_beyond if column.valid is None else is_beyond & column.valid
+            if num_beyond := int(is_beyond.sum()):
+                message = "target %r: %d of %d values are beyond the fit's, %g to %g, and count as these in figures"
+                _log.warning(message, text, num_beyond, len(column), low, high)
 
     def _column(self, text: str, column: Column, backend: Backend) -> Column:
         """Convert values to numbers, or to the indices of their classes; missing stays missing."""
@@ -388,17 +403,22 @@ def _refuse_number(item: Field) -> BadConfig:
     return BadConfig(f"target {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
-def decide_task(target: TargetSet, dataset: Dataset) -> str:
-    """Decide on the task of one target of whole numbers whose rows are all among the first; else "auto"."""
+def decide_task(target: TargetSet, dataset: Dataset) -> tuple[str, str]:
+    """Decide on the task of one target of whole numbers whose rows are all among the first; else it is "auto".
+
+    Return also a note, where other people would decide otherwise.
+    """
     schema = dataset.schema
     if len(target.texts) > 1 or not target.is_in(schema):
-        return "auto"
+        return "auto", ""
     (item,) = target._raw_schema(schema)
     first = () if item.dtype in (*_NO_NUMBERS, *LISTS) else dataset.select(target.reads(schema)).head(NUM_FIRST)
     if not 0 < len(first) < NUM_FIRST:
-        return "auto"
+        return "auto", ""
     backend = infer_backend(first)
     (values,) = target.summarize(backend.encode(first), schema, backend).values()
     if not values.num_present or values.fractions or values.is_binary:
-        return "auto"
-    return "classification" if target._decide([values], target._raw_schema(schema))[0] else "regression"
+        return "auto", ""
+    has_classes, reason, doubt = target._decide([values], target._raw_schema(schema))
+    task = "classification" if has_classes else "regression"
+    return task, f"the target {target.text!r}: {task}, of {reason}{doubt}" if doubt else ""

@@ -76,6 +76,16 @@ def test_predictions_and_metrics_are_in_the_targets_units(tmp_path: Path) -> Non
     assert figures["loss"] < 0.5  # of what is stored
 
 
+@pytest.mark.parametrize("transform", [pre.QuantileTransformer(), [pre.QuantileTransformer(), pre.StandardScaler()]])
+def test_values_beyond_the_quantiles_of_the_fit_are_told(transform: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rows = pd.DataFrame({"x": np.arange(100.0), "y": np.arange(100.0)})
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="y", target_transform=transform)).fit(rows)
+    pipeline.loader(rows)
+    assert "beyond" not in caplog.text
+    pipeline.loader(rows.assign(y=[-1.0, 250.0, np.nan, *range(97)]))
+    assert "2 of 99 values are beyond the fit's, 0 to 99" in caplog.text
+
+
 def test_several_targets_are_learned_and_predicted_together(tmp_path: Path) -> None:
     frame = table()
     frame.loc[5, "air"] = np.nan
