@@ -35,12 +35,12 @@ class RowSet:
         """Describe a dataset's rows, by those of the columns that it has."""
         schema = dataset.locate_origins()
         origins = [origin for name in names if name in schema for origin in schema[name].origins]
-        own = [origin for origin in origins if origin.when in _OWN]
-        if not own:  # the other columns tell which rows these are, where the target is tomorrow's value
-            own = [origin for item in schema for origin in item.origins if origin.when in _OWN]
+        own_rows = [origin for origin in origins if origin.when in _OWN]
+        if not own_rows:  # the other columns tell which rows these are, where the target is tomorrow's value
+            own_rows = [origin for item in schema for origin in item.origins if origin.when in _OWN]
         parts = dict[str, frozenset[str]]()
         for table in {name_table(origin) for origin in filter(has_values, origins)}:
-            for each in (own, origins):
+            for each in (own_rows, origins):
                 parts[table] = parts.get(table) or frozenset(o.table for o in each if name_table(o) == table)
         return cls(parts, dataset.filters, dataset.source.inputs() or {})
 
