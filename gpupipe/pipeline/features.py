@@ -329,9 +329,7 @@ class Features:
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
             names, condition = [name], "if that is meant"
-            if (
-                name in lookups
-            ):  # all that are found so at once, as by the time of a row that the target is counted from
+            if name in lookups:  # all that are found so, at once
                 names = [*self.allow_leak, *(n for n in leaks if n in lookups and leaks[n] == leaked)]
                 condition = f"if {leaked} are known before the target is, as the time of a row may be"
             remedy = f"leave it out, or Features(allow_leak={list(dict.fromkeys(names))!r}) {condition}"

@@ -391,15 +391,16 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
 
 
 def _list_secrets(values: set[Origin], target: Origins) -> set[Origin]:
-    """List the values that a target is computed from but for the time of the row, by which the others were looked up.
+    """List the values that a target is computed from, but for the time by which those of another table were looked up.
 
     Of the days until the next failure, `failed_at - read_at`, where an as-of join has found `failed_at` by `read_at`,
-    the time of the reading is known.
+    the time of the reading is known. In one table a window may be ordered by what is no time, such as the target.
     """
     times = {_name_whole(origin) for origin in target if origin.when == When.TIME}
     moved = {_name_whole(origin) for origin in values if origin.when != When.NOW}
     secrets = {origin for origin in values if _name_whole(origin) not in times - moved}
-    return secrets or values
+    other_tables = {name_table(origin) for origin in secrets} - {table for table, _ in times}
+    return secrets if other_tables else values
 
 
 def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]) -> set[Origin]:

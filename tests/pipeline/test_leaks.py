@@ -500,6 +500,13 @@ def test_the_time_by_which_a_target_was_looked_up_is_known() -> None:
         fit(sales().assign(end="date"), "day", target="day(end) * 2 - day(date) > 3", steps=[T.Derive(day="day(date)")])
 
 
+def test_a_number_that_a_window_is_ordered_by_is_no_time() -> None:
+    window = T.Rolling("price", 2, by="store", order_by="sales")
+    steps = [window, T.Derive(gap=f"{window.makes[0]} - sales")]
+    with pytest.raises(errors.LeakageError, match="'sales'"):
+        fit(SALES, "sales", target="gap", task="regression", steps=steps)
+
+
 def test_one_permission_is_offered_for_all_that_a_column_of_the_target_finds() -> None:
     steps = [T.Lag(["price", "sales"], **STORES), T.Derive(late="day(date) > 9")]
     with pytest.raises(errors.LeakageError) as caught:

@@ -58,7 +58,7 @@ class Query:
     draws: tuple[RandomSplit | RowIdFilter, ...] = ()
     stages: tuple[Selection | Mapped, ...] = ()
 
-    def __call__(self, condition: object = "x > 0", **options: Any) -> NoReturn:
+    def __call__(self, condition: object = "x > 0", **_: Any) -> NoReturn:
         """Raise AttributeNotFound: pandas calls `frame.query(condition)` what a Dataset calls `filter`."""
         remedy = f"data.filter({condition!r})"
         raise AttributeNotFound("Dataset.query", "a Dataset has no such method", expected="filter", remedy=remedy)
