@@ -36,5 +36,5 @@ def test_a_name_that_is_misspelt_or_only_pandas() -> None:
         _ = data.ewm
     with raises(BadConfig, where="Dataset[...] = ...", remedy="data = data.assign(y='an expression')"):
         data["y"] = 1  # type: ignore[index]
-    assert not hasattr(data, "iloc") and not hasattr(data, "__array__")
+    assert not hasattr(data, "iloc") and not hasattr(data, "__array_interface__")
     assert len(copy.copy(data)) == len(copy.deepcopy(data)) == len(pickle.loads(pickle.dumps(data))) == 2
