@@ -18,7 +18,7 @@ from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.text import derive
+from gpupipe.support.text import arguments, derive, refer_to
 from gpupipe.support.text_kinds import find_formats, recognise_texts, suggest_parsing
 
 _Check: TypeAlias = Callable[[Array], None]
@@ -243,6 +243,9 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
         if losses is None:
             first = next(position for position, text in enumerate(texts) if not _can_parse(pa.array([text]), dtype))
             remedy = _suggest_formats(name, texts.to_pylist(), first) if dtype == "timestamp" else None
+            if dtype == "bool" and len(texts) <= 2:  # the last in their order: Y of N and Y, yes of no and yes
+                condition = f"{refer_to(name)} == {max(texts.to_pylist())!r}"
+                remedy = f"T.Derive({arguments({name: condition})}) in its place"
             _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype, remedy)
         unread = _find_unread(texts, dtype)
         values = pc.if_else(pa.array(unread), None, texts).cast(arrow_type(dtype))

@@ -113,6 +113,7 @@ def compare(
     models: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     target: str | Sequence[str] | None = None,
+    task: str = "auto",
     metric: str = "auto",
     seed: int = 0,
 ) -> Comparison:
@@ -128,6 +129,7 @@ def compare(
         valid: another of the same pipeline, on other rows.
         target: with it `train` and `valid` are tables, as for `gp.fit`: their features are those that `Features.auto`
             proposes, and `comparison.scorer` is the best model behind them.
+        task: beside a target, "regression", "classification" or "auto", as of `gp.Features`.
         models: objects or names, in a list, or in a mapping from the names to show. The names are "linear" (logistic
             or ridge regression, ids one-hot), "forest" and "hist-gradient-boosting", scikit-learn's, and "xgboost"
             (gp.models.XGB, if XGBoost is installed); None for all. A `Trainer` that has fitted and what `gp.load` gives
@@ -161,7 +163,7 @@ def compare(
     check_integer(compare, "[0, 4294967295]", seed=seed)
     pipeline: Pipeline | None = None
     if target is not None:
-        pipeline, train, valid = fit_proposal(train, valid, seed, target=target)
+        pipeline, train, valid = fit_proposal(train, valid, seed, target=target, task=task)
     remedy = "pipeline.loader(data) on a part that fits, or target='column' beside two tables"
     pairs = {"train": train, "valid": valid}
     blocks = {name: get_block("compare", name, loader, remedy) for name, loader in pairs.items()}

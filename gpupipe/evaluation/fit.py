@@ -34,6 +34,7 @@ def fit(
     valid: Any = None,
     *,
     target: str | Sequence[str],
+    task: str = "auto",
     steps: Sequence[Transform] | Transform = (),
     weight: str | None = None,
     keep: str | Sequence[str] = (),
@@ -58,6 +59,7 @@ def fit(
             drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`) None is for none, and rows that
             are given come after those of `train`, which their windows see.
         target: a column, an expression or several, as of `gp.Features`.
+        task: "regression", "classification" or "auto", as of `gp.Features`.
         steps: transforms before the features, as of `gp.Pipeline`; what they add becomes features, too.
         weight: a column or an expression, of the rows' weights.
         keep: columns that go beside the features into what is predicted.
@@ -86,7 +88,7 @@ def fit(
     steps = Pipeline(steps).steps
     if valid is None and not any(isinstance(step, WholeTableTransform) for step in steps):
         train, valid = _hold_out(as_dataset(train), target, seed)
-    options: dict[str, Any] = {"target": target, "weight": weight, "keep": keep}
+    options: dict[str, Any] = {"target": target, "task": task, "weight": weight, "keep": keep}
     pipeline, train_loader, valid_loader = fit_proposal(train, valid, seed, steps, **options)
     network = make_model(model, pipeline.schema, seed)
     Trainer(network, seed=seed).fit(train_loader, valid_loader)

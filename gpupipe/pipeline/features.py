@@ -117,6 +117,7 @@ class Features:
         data: Any,
         *,
         target: str | Sequence[str] | None = None,
+        task: str = "auto",
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         min_frequency: int | None = None,
@@ -166,8 +167,8 @@ class Features:
         least = first.min_frequency if min_frequency is None else min_frequency
         free = [item for item in schema if item.name not in role_names and item.name not in useless]
         groups = propose_groups(free, first, least)
-        task, doubt = "auto", ""
-        if dataset is not None and target is not None:
+        doubt = ""
+        if task == "auto" and dataset is not None and target is not None:
             task, doubt = decide_task(TargetSet(as_list(target)), dataset)
         features = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = role_names.union(*(group[0] for group in groups))

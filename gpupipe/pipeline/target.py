@@ -242,7 +242,7 @@ class TargetSet(Labels):
             return self.task == "classification", argument, ""
         ((summary,), (item,)) = summaries, raw
         if summary.strings is not None:
-            doubt = "; an id is no target: choose another column, or say Features(task='classification')"
+            doubt = "; an id is no target: choose another column, or say task='classification'"
             is_id = len(summary.strings) > FEW and not summary.is_repeated(summary.strings)
             return True, f"{len(summary.strings)} distinct strings", doubt if is_id else ""
         if item.dtype == "bool":
@@ -254,7 +254,7 @@ class TargetSet(Labels):
         if summary.numbers is None:
             return False, f"more than {FEW} distinct whole numbers", ""
         values, rows = ", ".join(map(str, sorted(summary.numbers))), summary.num_present
-        doubt = "; say Features(task='regression') or Features(task='classification')"
+        doubt = "; say task='regression' or task='classification'"
         few = f": with other rows it may be the other task{doubt}" if rows < 2 * FEW else ""
         if len(summary.numbers) == 2:
             return True, f"the numbers {values}", "" if summary.is_binary else few

@@ -283,3 +283,9 @@ def test_nothing_becomes_a_type_that_is_only_carried(source: str) -> None:
 def test_times_are_no_other_numbers(backend: Backend, dtype: str) -> None:
     with pytest.raises(errors.SchemaMismatch, match=f"timestamp cannot become {dtype}"):
         cast_column(column_of([0], "timestamp", backend), dtype, "t", backend)
+
+
+def test_a_text_of_two_words_is_offered_the_condition(backend: Backend) -> None:
+    column = column_of(["N", "Y", None], "string", backend)
+    with raises(errors.BadData, where="Cast of column 'late'", remedy="""T.Derive(late="late == 'Y'") in its place"""):
+        cast_column(column, "bool", "late", backend)

@@ -157,3 +157,13 @@ def test_a_target_that_nothing_casts_is_refused_and_its_remedy_works(make: Any, 
         with raises(SchemaMismatch, where="target, column 'y'"):
             gp.fit(frame, valid, target="y", model=gp.models.Linear)
     assert list(gp.fit(frame, target="y", model=gp.models.Linear, steps=step).predict(frame.head(1))) == ["prediction"]
+
+
+def test_the_task_may_be_said_where_a_target_counts() -> None:
+    frame = frame_of(400, 1).assign(claims=np.random.default_rng(2).poisson(1.0, 400))
+    assert gp.fit(frame, target="claims", model=gp.models.Linear).schema.task == "multiclass"
+    scorer = gp.fit(frame, target="claims", task="regression", model=gp.models.Linear)
+    assert scorer.schema.task == "regression"
+    comparison = gp.compare(frame, frame, ["linear"], target="claims", task="regression")
+    assert comparison.metric == "rmse"
+    assert "task='regression'" in repr(gp.Features.auto(frame, target="claims", task="regression"))
