@@ -24,6 +24,7 @@ from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import METRICS, InUnits, Metric, check_task, choose_metrics, make_quantile_metrics
 from gpupipe.training.loop.quantiles import get_quantiles
+from gpupipe.training.loop.settings import warn_of_shared_rows
 
 _log = logging.getLogger("gpupipe")
 
@@ -165,6 +166,7 @@ def compare(
     if target is not None:
         pipeline, train, valid = fit_proposal(train, valid, seed, target=target, task=task)
     remedy = "pipeline.loader(data) on a part that fits, or target='column' beside two tables"
+    warn_of_shared_rows("compare", train, valid)
     pairs = {"train": train, "valid": valid}
     blocks = {name: get_block("compare", name, loader, remedy) for name, loader in pairs.items()}
     schema = blocks["train"].schema

@@ -174,7 +174,7 @@ def cross_validate(
                 result = fit(train, valid)
             seconds = time.perf_counter() - started
             scorer, trainer = _read_result(result, where, metrics)
-            _check_new(scorer, scored, valid, where)
+            _check_new(scorer, scored, train, valid, where)
             loader, threshold = scorer.pipeline.loader(valid), scorer.threshold
             row = {"fold": number, **_evaluate(trainer, loader, threshold, where), "seconds": seconds}
         except Exception as error:
@@ -224,7 +224,9 @@ def _read_result(result: Any, where: str, metrics: Any) -> tuple[Scorer, Trainer
     return scorer, trainer if isinstance(metrics, str) and metrics == "auto" else replace(trainer, metrics=metrics)
 
 
-def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], valid: Dataset, where: str) -> None:
+def _check_new(
+    scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], train: Dataset, valid: Dataset, where: str
+) -> None:
     """Refuse a model or pipeline of an earlier fold, one that has learned from rows that judge it, or another task."""
     for earlier, _ in scored:
         names = [name for name in ("pipeline", "model") if getattr(earlier, name) is getattr(scorer, name)]
@@ -237,6 +239,11 @@ def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], valid: 
             task = "regression" if earlier.schema.task == "regression" else "classification"
             remedy = f"Features(..., task={task!r})"
             raise BadConfig(where, problem, got=scorer.schema.task, expected=expected, remedy=remedy)
+    rows, valid_rows = (scorer.pipeline._describe_rows(part) for part in (train, valid))
+    if rows is not None and valid_rows is not None and rows.may_share(valid_rows):
+        problem, expected = "rows that judge it may be among those of train, too", "folds that share no row"
+        remedy = "data.kfold(..., by=...) by a column that copies of a row share, such as its number"
+        raise LeakageError(where, problem, expected=expected, remedy=remedy)
     if scorer.pipeline._shares_rows(valid):
         problem, expected = "the pipeline was fitted on rows that judge it", "one fitted on `train` alone"
         raise LeakageError(where, problem, expected=expected, remedy="pipeline.fit(train) inside of fit")

@@ -24,7 +24,7 @@ from gpupipe.io.planning.table import Source, Table, identify_job
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import Origin, has_values, name_memory, tell_parts
+from gpupipe.support.origins import Origin, are_related, has_values, name_memory, name_parts, tell_parts
 from gpupipe.support.validation import is_sequence
 
 
@@ -73,6 +73,18 @@ def _add_part_labels(schema: Schema, tables: Sequence[Table]) -> Schema:
     return schema.assign(
         schema[constant].replace(origins=schema[constant].origins | {Origin(name, constant)}) for constant in constants
     )
+
+
+def _find_repeated(tables: Sequence[Table]) -> frozenset[str]:
+    """Find the tables of which a row may be in several of these, as where rows of a rare class are put in again."""
+    repeated = {name for table in tables for name in table.source.repeated}
+    earlier_parts = dict[str, list[str]]()
+    for table in tables:
+        parts = [(part.partition("/")[0], part) for part in name_parts(item.origins for item in table.locate_origins())]
+        repeated |= {n for n, part in parts if any(are_related(part, each) for each in earlier_parts.get(n, ()))}
+        for name, part in parts:
+            earlier_parts.setdefault(name, []).append(part)
+    return frozenset(repeated)
 
 
 def _unite_schemas(schemas: Sequence[Schema]) -> Schema:
@@ -146,6 +158,7 @@ class ConcatSource(Source):
         self.notes: Sequence[FileNote] = [note for table in tables for note in table.source.notes]
         self.queries = [query for table in tables for query in table.queries]
         self.filters = frozenset[str].intersection(*(table.filters for table in tables))
+        self.repeated = _find_repeated(tables)
         self._tables: dict[int, Table] = dict(enumerate(tables))
         self._first_files: list[int] | None = None
         self._partitions: list[Partition] | None = None

@@ -427,7 +427,10 @@ class Features:
             problem = f"these are {which} the pipeline was fitted on, and features of {names} hold their own target"
             remedy = "loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits"
             if not same:
-                remedy = "fit on part of a split(), and load the other; out_of_fold=False if no row was in the fit"
+                remedy = (
+                    "fit on part of a split(), and load the other, with by=... a column that copies of a row share "
+                )
+                remedy += "where it has copies; out_of_fold=False if no row was in the fit"
             expected = "features learned from the target of other rows"
             raise LeakageError("loader", problem, expected=expected, remedy=remedy)
         if out_of_fold and not same:

@@ -295,7 +295,10 @@ class Pipeline(Answering):
         run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend, rows=rows, history=earlier)
         more: dict[str, Any] = {**options, "target_units": self._target_units}
         self._has_loaders = True
-        return make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
+        loader = make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
+        table = as_dataset(data)
+        loader.row_set = self._describe_rows(table if rows is None else table.filter(rows))
+        return loader
 
     def _keep_also(self, name: str, data_schema: Schema) -> Pipeline:
         """Return this pipeline, its learned state shared, with one more column of the data carried beside the features.
@@ -313,12 +316,17 @@ class Pipeline(Answering):
         features.keep = [*features.keep, name]
         return changed
 
+    def _describe_rows(self, dataset: Dataset) -> RowSet | None:
+        """Describe the rows whose targets a dataset has; None without a target."""
+        if self.features is None or self.features.target is None:
+            return None
+        return RowSet.of(dataset, self.features._target_sources(self._after))
+
     def _shares_rows(self, dataset: Dataset) -> bool:
         """Whether the fit may have learned from some of these rows; False where nobody knows."""
-        features = self.features
-        if features is None or features._fitted_rows is None:
-            return False
-        return features._fitted_rows.may_share(RowSet.of(dataset, features._target_sources(self._after)))
+        fitted = None if self.features is None else self.features._fitted_rows
+        row_set = None if fitted is None else self._describe_rows(dataset)
+        return fitted is not None and row_set is not None and fitted.may_share(row_set)
 
     def _bind_to_train(
         self,

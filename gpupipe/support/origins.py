@@ -490,17 +490,33 @@ def trace(origins: Origins, sources: Mapping[str, Origins]) -> Origins:
     return result
 
 
-def cut_out(origins: Origins, names: Sequence[str]) -> Origins:
+def cut_out(
+    origins: Origins, names: Sequence[str], names_by_table: Mapping[str, Sequence[str]] | None = None
+) -> Origins:
     """Return the origins of values in the rows of a part, by `name_part`: those of the own row or group are in it.
+
+    Tables in `names_by_table` are cut into other parts, or into none.
 
     Example:
         >>> price, lag = Origin("t", "price"), Origin("t", "price", When.BEFORE)
         >>> sorted(origin.table for origin in cut_out(frozenset({price, lag}), ["part"]))
         ['t', 't/part']
     """
-    part = "".join(f"/{name}" for name in names)
-    is_own = {When.NOW, When.GROUP, *_NO_VALUES}
-    return frozenset(o._replace(table=o.table + part) if o.when in is_own else o for o in origins)
+    names_by_table, own_row = names_by_table or {}, {When.NOW, When.GROUP, *_NO_VALUES}
+    return frozenset(
+        o._replace(table="/".join([o.table, *names_by_table.get(name_table(o), names)])) if o.when in own_row else o
+        for o in origins
+    )
+
+
+def name_parts(field_origins: Iterable[Origins]) -> frozenset[str]:
+    """Name the tables, or parts of tables, that rows are of, by the origins of their fields.
+
+    Example:
+        >>> sorted(name_parts([frozenset({Origin("t", "price"), Origin("day", "rate", When.BEFORE)})]))
+        ['t']
+    """
+    return frozenset(o.table for origins in field_origins for o in origins if o.when in (When.NOW, When.GROUP))
 
 
 def rename_tables(origins: Origins, rename: Callable[[str], str]) -> Origins:

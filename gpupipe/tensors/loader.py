@@ -207,6 +207,7 @@ class Loader:
             trains = self.shuffle is not False or sampler is not None
             self.batch_size = choose_batch_size(sum(shards or [self.num_rows])) if trains else LARGEST_BATCH
         self._ranks = Sharding(self.num_rows, self.batch_size, drop_last, self.rank, self.world_size, shards)
+        self.row_set: Any = None  # which rows of which tables these are, where a pipeline knows it
         self._next = self._reached = _Position()
         self._check_order(sampler)
         self._sampler = sampler

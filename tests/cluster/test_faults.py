@@ -492,8 +492,8 @@ def _counted(act: Callable[[], Any], at: int) -> Iterator[int]:
 
 
 def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flights: gp.Dataset) -> None:
-    with gp.Cluster(address=scheduler[1], timeout=2) as cluster:
-        _lost(lambda: list(cluster.map(abs, [-1])), "no worker was there for 2 s")
+    with gp.Cluster(address=scheduler[1], timeout=6) as cluster:
+        _lost(lambda: list(cluster.map(abs, [-1])), "no worker was there for 6 s")
         with _worker(scheduler[1]):
             until(lambda: cluster.num_workers)
             assert list(cluster.map(abs, [-1])) == [1]
@@ -502,10 +502,10 @@ def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flig
 
 @pytest.mark.parametrize("repetition", ONCE)
 def test_workers_that_all_die(scheduler: tuple[psutil.Process, str], repetition: int) -> None:
-    with _worker(scheduler[1]) as worker, gp.Cluster(address=scheduler[1], timeout=2) as cluster:
+    with _worker(scheduler[1]) as worker, gp.Cluster(address=scheduler[1], timeout=6) as cluster:
         until(lambda: cluster.num_workers)
         items = _counted(worker.kill, at=random.Random(repetition).randint(0, 9))
-        _lost(lambda: list(cluster.map(abs, items)), "no worker was there for 2 s")
+        _lost(lambda: list(cluster.map(abs, items)), "no worker was there for 6 s")
         with _worker(scheduler[1]):
             until(lambda: cluster.num_workers)
             assert list(cluster.map(abs, [-1])) == [1]
@@ -528,9 +528,9 @@ def _refuse() -> None:
 def test_workers_that_are_paused(scheduler: tuple[psutil.Process, str]) -> None:
     with _worker(scheduler[1]), Client(scheduler[1], set_as_default=False) as client:
         client.wait_for_workers(1, timeout=30)
-        with gp.Cluster(address=client, timeout=2) as cluster:
+        with gp.Cluster(address=client, timeout=6) as cluster:
             client.run(_set_status, Status.paused)
-            _lost(lambda: list(cluster.map(abs, [-1])), "every worker was paused, nearly out of memory, for 2 s")
+            _lost(lambda: list(cluster.map(abs, [-1])), "every worker was paused, nearly out of memory, for 6 s")
             client.run(_set_status, Status.running)
             assert list(cluster.map(abs, [-1])) == [1]
 

@@ -75,7 +75,7 @@ def test_many_whole_numbers_are_amounts(values: list[int], caplog: pytest.LogCap
     (told,) = [record for record in caplog.records if record.getMessage().startswith("target 'y'")]
     few = len(values) < 40
     assert told.levelname == ("WARNING" if few else "INFO") and "distinct whole numbers" in told.getMessage()
-    assert ("Features(task='classification')" in told.getMessage()) == few
+    assert ("say task='regression'" in told.getMessage()) == few
     assert fitted(values, task="classification").schema.target.cardinality == len(set(values))
 
 

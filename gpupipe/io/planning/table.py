@@ -17,7 +17,7 @@ from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.planning.row_filters import Between, Bounds, Condition, RandomSplit, Where, excludes, name_ranges
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Schema
-from gpupipe.support.origins import cut_out
+from gpupipe.support.origins import When, cut_out, name_table
 from gpupipe.support.validation import as_list
 
 
@@ -30,6 +30,7 @@ class Source(Protocol):
     reads: ReadCounter
     queries: Sequence[Query] = ()  # those that its partitions have been through, where tables are put together
     filters: frozenset[str] = frozenset()  # those that all its rows have passed before
+    repeated: frozenset[str] = frozenset()  # the tables of which one row may be in several of its rows
     # What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     # None where a function that made them has no name.
     made_by: str | None
@@ -121,19 +122,34 @@ class Table:
         """Return the schema with the origins of this part of the rows, where splits and filters have left out others.
 
         What is computed of one part, such as the mean of each group in it, tells nothing of the rows of another; what
-        was computed before, of all rows.
+        was computed before, of all rows. Copies of a row are in one part only where it is cut by a column of that row.
         """
+        parts = self._name_parts(None)
+        if not parts:
+            return self.schema
+        of_repeated = {table: self._name_parts(table) for table in self.source.repeated}
+        return self.schema.assign(
+            item.replace(origins=cut_out(item.origins, parts, of_repeated)) for item in self.schema
+        )
+
+    def _name_parts(self, table: str | None) -> list[str]:
+        """Name the parts in which these rows are; of a table whose rows have copies those that its columns cut."""
+
+        def has(column: str | None, schema: Schema) -> bool:
+            origins = schema[column].origins if column is not None and column in schema else ()
+            return table is None or any(o.when == When.NOW and name_table(o) == table for o in origins)
+
         cuts = (*self.query.draws, *self.query.stages)
         drawn_from = repr(self.source.made_by)  # which gives the rows other identities
-        names = [cut.name_part(drawn_from) for cut in cuts if isinstance(cut, Between | RandomSplit)]
+        names = [cut.name_part(drawn_from) for cut in cuts if isinstance(cut, Between) and has(cut.column, self.schema)]
+        names += [
+            cut.name_part(drawn_from) for cut in cuts if isinstance(cut, RandomSplit) and has(cut.by, self.schema)
+        ]
         conditions = self.query.list_conditions()
-        sources = [(condition, definitions) for condition, definitions in conditions if not definitions]
-        derived = [(condition, definitions) for condition, definitions in conditions if definitions]
-        names += name_ranges(sources, self.source.schema, self.source.made_by)
-        names += name_ranges(derived, self.schema, self.source.made_by)
-        if not names:
-            return self.schema
-        return self.schema.assign(item.replace(origins=cut_out(item.origins, names)) for item in self.schema)
+        for schema, is_derived in ((self.source.schema, False), (self.schema, True)):
+            ranges = [each for each in conditions if bool(each[1]) == is_derived and has(each[0][0], schema)]
+            names += name_ranges(ranges, schema, self.source.made_by)
+        return names
 
     @property
     def partitions(self) -> list[Partition]:

@@ -326,6 +326,7 @@ class PlanSource(DerivedSource):
         inputs = None if None in stamps else {name: stamp for each in stamps for name, stamp in (each or {}).items()}
         super().__init__(schema, identify_plan(verb, tables, options), inputs)
         self.notes, self.filters = tables[0].source.notes, tables[0].filters
+        self.repeated = tables[0].source.repeated
         self._tables, self._verb, self._prepare = tables, verb, prepare
         self._lock, self._result, self._rows = RLock(), None, 0
 
@@ -370,7 +371,8 @@ class PlanSource(DerivedSource):
                 require_threads(self._verb)
                 result, self._rows = cut_on_failure(lambda: self._prepare().gather()), self.partition_rows
                 source = result.source(self._rows, self._verb, self.made_by, self._inputs)
-                source.notes, source.reads, source.filters = self.notes, self.reads, self.filters
+                source.notes, source.reads = self.notes, self.reads
+                source.filters, source.repeated = self.filters, self.repeated
                 self._result = result, source
                 del self._tables, self._prepare  # what the rows are made of may go
             return self._result

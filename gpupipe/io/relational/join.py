@@ -44,6 +44,7 @@ from gpupipe.support.origins import (
     leave_groups,
     list_choices,
     look_up,
+    name_parts,
     pick,
     reveal_choice,
     shift,
@@ -255,7 +256,11 @@ def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
         result = run(plan, [left_scan, right_scan], [*schema, ID], backend, "join", joining.cut)
         return sort_by_row(result, schema, backend, "join")
 
-    return plan_rows(left, schema, "join", joining, rows, right)
+    joined = plan_rows(left, schema, "join", joining, rows, right)
+    if joining.many:  # a row of the left comes out for each that it matches
+        parts = name_parts(item.origins for item in joining.left_columns)
+        joined.source.repeated |= {part.partition("/")[0] for part in parts}
+    return joined
 
 
 def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | ZippedRuns:

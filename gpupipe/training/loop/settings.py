@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from os import PathLike
@@ -31,6 +32,8 @@ LEARNING_RATE = 3e-3  # of a model that has none of its own
 UPDATES = 1200  # of max_epochs="auto" for a model that says no number of its own
 FEWEST_EPOCHS, MOST_EPOCHS = 2, 40  # of max_epochs="auto"
 FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
+
+logger = logging.getLogger(__name__)
 
 
 @answer_calls
@@ -180,6 +183,20 @@ def _check_objects(settings: TrainerSettings) -> None:
     ):
         if not good:
             raise refuse_argument(settings, name, getattr(settings, name), expected, f"{name}={example}")
+
+
+def warn_of_shared_rows(where: str, train: object, valid: object) -> None:
+    """Warn where rows that judge a model may be among those that it learns from: they are of one table, and not apart.
+
+    So they are where `valid` is a part of `train`, and where copies of one row are in both.
+    """
+    rows, valid_rows = (getattr(loader, "row_set", None) for loader in (train, valid))
+    if rows is not None and valid_rows is not None and rows.may_share(valid_rows):
+        logger.warning(
+            "%s: rows of valid may be among those of train, so that its figures say little of new rows; train, valid "
+            "= data.split(0.8), or data.split(0.8, by=...) by a column that copies of a row share, if it has copies",
+            where,
+        )
 
 
 def check_batches(where: str, **loaders: object) -> None:

@@ -44,7 +44,7 @@ from gpupipe.training.loop.run_start import (
     start_run,
 )
 from gpupipe.training.loop.scored_rows import Threshold
-from gpupipe.training.loop.settings import TrainerSettings, check_batches
+from gpupipe.training.loop.settings import TrainerSettings, check_batches, warn_of_shared_rows
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, Update
 from gpupipe.training.optim import optimizers
@@ -193,6 +193,7 @@ class Trainer(TrainerSettings, Answering):
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
             return _fit_on_workers(self, train, valid, resume, executor)
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
+        warn_of_shared_rows("Trainer.fit", train, valid)
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
