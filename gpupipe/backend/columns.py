@@ -28,7 +28,7 @@ from gpupipe.backend.arrow import (
     arrow_type,
     get_arrow_types,
 )
-from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.schema import (
     FLOATS,
     INTEGERS,
@@ -42,6 +42,7 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive
+from gpupipe.support.text_kinds import find_misordered_dates, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
@@ -54,6 +55,7 @@ FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is calle
 _CASTABLE = ("decimal", "duration[", "time32[", "time64[")
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
+_SEEN_TEXTS = 1_000  # of a column, that tell whether it is one of dates
 _NAMED_BY_ROWS, _NAMED_BY_COLUMNS = 256, 128
 _LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
 # Rows of a page of Parquet: what pyarrow and cuDF write by default, and what cuDF's writer encodes at a time.
@@ -454,6 +456,17 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
             location, expected = f"{where}, column {item.name!r}", "a column with one value in each row"
             remedy = f"another column; or one made of it, T.{derive(item.name, 'len({})', f'{item.name}_length')}"
             raise SchemaMismatch(location, "lists are not compared", got=item.dtype, expected=expected, remedy=remedy)
+
+
+def require_time_order(column: Column, name: str, where: str) -> None:
+    """Raise `BadData` for texts of dates, such as 31.12.2023 before 01.02.2024, where rows are put in order by them."""
+    if column.dictionary is None:
+        return
+    dates = find_misordered_dates(column.dictionary[:_SEEN_TEXTS].drop_null().to_pylist())
+    if dates:
+        problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
+        remedy = suggest_parsing(name, "dates", dates)
+        raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)
 
 
 def require_comparable_times(left: Field, right: Field, where: str) -> None:

@@ -310,6 +310,9 @@ class TransformPlan:
             plan = partial(step.plan, schema=schema, outputs=frozenset(names), backend=backend)
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
+            if any(schema[name].dtype == "string" for name in step.order):
+                first = dataset.of_partitions(dataset.partitions[:1])
+                step.check_order(_gather(before, first, select(backend)), select(backend))
             with in_step(step):
                 side_columns[position] = compute_columns(
                     dataset, inputs, step.keys, plan, fields, type(step).__name__, rows

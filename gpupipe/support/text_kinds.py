@@ -14,7 +14,7 @@ _MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|U
 _MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
 _DATE = (
     rf"\d{{4}}[ -]{_MONTH}|{_MONTH}[ -]\d{{4}}|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
-    r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./])\d{1,2}(?P=sign)\d{1,2}"
+    r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./-])\d{1,2}(?P=sign)\d{1,2}"
     r"|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}|[A-Z][a-z]{2,8} \d{1,2}, \d{4}"
 )
 _CLOCK = r" \d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
@@ -27,6 +27,7 @@ _KINDS = {
     "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
     "dates": rf"({_DATE})({_CLOCK})?",
 }
+_IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
 _DATE_FORMATS = [
     *(
         f"{day}{sep}{month}{sep}{year}"
@@ -34,7 +35,7 @@ _DATE_FORMATS = [
         for year in ("%Y", "%y")
         for day, month in (("%d", "%m"), ("%m", "%d"))
     ),
-    *("%Y/%m/%d", "%Y.%m.%d"),
+    *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
     *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
     *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m"),
     *(
@@ -63,6 +64,19 @@ def recognise_texts(texts: Iterable[str]) -> str | None:
     filled = [text.strip() for text in texts if text.strip()]
     kinds = (kind for kind, pattern in _KINDS.items() if all(re.fullmatch(pattern, text) for text in filled))
     return next(kinds, None) if filled else None
+
+
+def find_misordered_dates(texts: Iterable[str]) -> list[str]:
+    """Find the dates among texts, if nearly all are dates, and the order of their letters is not that of time.
+
+    Example:
+        >>> find_misordered_dates(["02.01.2024", "01.02.2024", ""]), find_misordered_dates(["2024-01-02", "2024-02-01"])
+        (['02.01.2024', '01.02.2024'], [])
+    """
+    filled = [text.strip() for text in texts if text.strip()]
+    dates = [text for text in filled if recognise_texts([text]) in ("dates", "times in ISO format")]
+    is_in_order = all(re.fullmatch(_IN_ORDER, text) for text in dates)
+    return [] if is_in_order or 10 * len(dates) < 9 * len(filled) or not find_formats(dates) else dates
 
 
 def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 import polars as pl
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.columns import columns_by_plan, require_comparable
+from gpupipe.backend.columns import columns_by_plan, require_comparable, require_time_order
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Schema
 from gpupipe.support.origins import ANY_ROW, Origins, When, is_in_other_order, list_shared, shift
@@ -138,10 +138,16 @@ class WholeTableTransform(Transform):
     def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         if outputs.isdisjoint(self.makes):
             return frame
+        self.check_order(frame, backend)
         fields = [item for item in self.made_fields(schema) if item.name in outputs]
         inputs = list(schema.select(self.reads))
         plan = partial(self.plan, schema=schema, outputs=outputs, backend=backend.name)
         return backend.assign(frame, columns_by_plan(plan, frame, inputs, fields, backend))
+
+    def check_order(self, frame: Frame, backend: Backend) -> None:
+        """Raise `BadData` where a column that orders the rows of this coded frame holds dates as text."""
+        for name in self.order:
+            require_time_order(backend.column(frame, name), name, self.class_name)
 
     def _sorts(self, backend: str) -> bool:
         """Return whether all rows are sorted at once; those of each key are slow to sort by several columns."""

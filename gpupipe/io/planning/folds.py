@@ -10,7 +10,7 @@ from typing import Any
 from gpupipe.backend import select
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import Between
-from gpupipe.io.planning.splits import count_missing, parse_width, refuse_missing
+from gpupipe.io.planning.splits import check_order, count_missing, parse_width, refuse_missing
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.schema import Field
 from gpupipe.support.text import TableReport
@@ -63,6 +63,7 @@ def cut_forward(table: Table, ordered: Table, n_splits: int, by: str, gap: Any) 
     """
     where, item = f"kfold(by={by!r}, forward=True)", table.schema[by]
     refuse_missing(count_missing(table, by), by, where)
+    check_order(table, by, "kfold")
     num_rows = sum(partition.num_rows for partition in ordered.partitions)
     size = num_rows // (n_splits + 1)
     minimum, *cuts = _values_at(ordered, by, [0, *(num_rows - size * left for left in range(n_splits, 0, -1))])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, select
-from gpupipe.backend.columns import require_comparable, require_comparable_constant
+from gpupipe.backend.columns import require_comparable, require_comparable_constant, require_time_order
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, GpupipeError
@@ -78,7 +78,15 @@ def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]
         where, expected = f"split(by={by!r}, gap=)", "less than lies between the values of at="
         raise BadConfig(where, "it leaves nothing between two cuts", got=gap, expected=expected, remedy="a smaller gap")
     refuse_missing(count_missing(table, by), by, f"split(by={by!r})")
+    check_order(table, by, "split")
     return [Between(by, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
+
+
+def check_order(table: Table, by: str, where: str) -> None:
+    """Raise `BadData` where the column that is cut holds dates as text."""
+    if table.schema[by].dtype == "string":
+        backend = select(table.backend)
+        require_time_order(backend.column(table.read(table.partitions[0], [by], backend), by), by, where)
 
 
 def refuse_missing(num_missing: int, by: str, where: str) -> None:
