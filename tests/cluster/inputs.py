@@ -29,11 +29,8 @@ DAYS = 12
 
 SOAKED = range(100, 120)
 """Twenty repetitions in `make soak`; the number is the seed."""
-_MORE = [pytest.param(number, marks=pytest.mark.soak) for number in SOAKED]
-REPEATED = [*range(2), *_MORE]
-"""Two in `make test-all`, or these twenty."""
-ONCE = [0, *_MORE]
-"""Where each starts schedulers, workers or drivers of its own: one in `make test-all`, or these twenty."""
+ONCE = [0, *(pytest.param(number, marks=pytest.mark.soak) for number in SOAKED)]
+"""One in `make test-all`, or these twenty."""
 
 
 def write_days(folder: Path, days: range) -> Path:

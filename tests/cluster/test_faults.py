@@ -31,7 +31,6 @@ from gpupipe.io.stores import Manifest
 from tests.cluster.inputs import (
     DAYS,
     ONCE,
-    REPEATED,
     ROOT,
     content,
     environment,
@@ -80,7 +79,7 @@ def test_a_worker_that_is_killed_while_a_fit_starts(recovering: gp.Cluster, monk
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_worker_that_is_killed_during_fit(
     flights: gp.Dataset, recovering: gp.Cluster, tmp_path: Path, repetition: int
 ) -> None:
@@ -90,7 +89,7 @@ def test_a_worker_that_is_killed_during_fit(
     assert state_of(together) == state_of(pipeline().fit(flights))
 
 
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_worker_that_is_killed_while_it_writes(
     flights: gp.Dataset, recovering: gp.Cluster, tmp_path: Path, repetition: int
 ) -> None:
@@ -109,7 +108,7 @@ def test_a_worker_that_is_killed_while_it_writes(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alone", "killed", "together"]
 
 
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_worker_that_is_killed_while_rows_are_gathered_for_a_plan(
     flights: gp.Dataset, recovering: gp.Cluster, tmp_path: Path, repetition: int
 ) -> None:
@@ -257,7 +256,7 @@ def fitted(days: Path) -> gp.Pipeline:
 
 @EVERYWHERE
 @pytest.mark.parametrize("name", ["out", "out.parquet"])
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_disk_that_is_full(
     flights: gp.Dataset,
     fitted: gp.Pipeline,
@@ -338,7 +337,7 @@ def test_files_that_may_not_grow(days: Path, flights: gp.Dataset, fitted: gp.Pip
 
 @EVERYWHERE
 @pytest.mark.parametrize("how", ["truncated", "deleted"])
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_file_that_is_gone_after_planning(days: Path, inside: str, tmp_path: Path, how: str, repetition: int) -> None:
     shutil.copytree(days, tmp_path / "in")
     flights = read_days(tmp_path / "in")
@@ -359,7 +358,7 @@ def test_a_file_that_is_gone_after_planning(days: Path, inside: str, tmp_path: P
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_partition_that_raises(flights: gp.Dataset, inside: str, tmp_path: Path, repetition: int) -> None:
     day = random.Random(repetition).randint(1, DAYS)
     fitted = pipeline(Picky(99)).fit(flights)

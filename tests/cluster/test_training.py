@@ -86,12 +86,12 @@ def weights(model: torch.nn.Module) -> np.ndarray:
 
 
 @pytest.mark.parametrize("double", [True, False])
-def test_fifty_updates_of_all_rows_are_those_of_one_process(
+def test_twenty_updates_of_all_rows_are_those_of_one_process(
     flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster, double: bool
 ) -> None:
     """Workers whose days have different numbers of flights: weights in float64, the curve in float32."""
     rows = len(flights)
-    here, there = trainer(fitted, max_epochs=50), trainer(fitted, max_epochs=50)
+    here, there = trainer(fitted, max_epochs=20), trainer(fitted, max_epochs=20)
     if double:
         here.model, there.model = InDouble(here.model), InDouble(there.model)
     one = here.fit(fitted.loader(flights, batch_size=rows), fitted.loader(flights, batch_size=5000))
