@@ -56,8 +56,8 @@ def calibrate(
 
     The coverage holds for rows that could stand in for the calibration's: drawn like these, not for the next season.
     It holds on average over such rows and over draws of the calibration rows, and of several targets for each alone.
-    Rows that the model was trained on make everything too narrow; rows of the very fit are noticed and warned of, parts
-    of them are not. Weights count for probabilities; coverage is of rows.
+    Rows that the model was trained on make everything too narrow: a warning says where rows of the fit are among them;
+    after `gp.load`, only of the very same rows. Weights count for probabilities; coverage is of rows.
 
     Args:
         scorer: what `gp.load` or `gp.Scorer(pipeline, model)` gives.

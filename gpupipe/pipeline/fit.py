@@ -139,6 +139,7 @@ class PipelineFit:
         is_cheap = dataset.source.inputs() is not None or sum(p.num_rows for p in dataset.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
+        if features.target is not None:
             features._fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
 
     def _fold(

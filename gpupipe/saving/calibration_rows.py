@@ -56,12 +56,11 @@ def collect_rows(
     if not run.schema.targets or features is None:
         expected, remedy = "rows with the truth to compare with", "data with the columns that the target is made of"
         raise BadData("calibrate", "the rows have no target", got=dataset.columns, expected=expected, remedy=remedy)
-    lineage = features.lineage_ and compute_lineage(
-        select_rows(dataset, rows), features._label_sources(pipeline._after)
-    )
-    if lineage is not None and lineage == features.lineage_:
+    part = select_rows(dataset, rows)
+    lineage = features.lineage_ and compute_lineage(part, features._label_sources(pipeline._after))
+    if pipeline._shares_rows(part) or (lineage is not None and lineage == features.lineage_):
         _log.warning(
-            "calibrate: the pipeline was fitted on these very rows, of which its model is too sure; "
+            "calibrate: rows that the pipeline was fitted on are among these, and of those its model is too sure; "
             "calibrate on rows that were left out: train, calibration = train.split(0.8)"
         )
     work = partial(_compute_rows, scorer, run, by, batch_size, backend)

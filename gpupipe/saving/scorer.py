@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -29,6 +30,8 @@ from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
 from gpupipe.training.loop.ranking import is_positive
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold, get_limits
+
+_log = logging.getLogger("gpupipe")
 
 
 @answer_calls
@@ -222,8 +225,8 @@ class Scorer(Answering):
         """Compute every metric of the task on rows with a target, and report on them, at the scorer's threshold.
 
         The rows are those of `pipeline.loader(data, rows=, history=)`, which leaves out those without a target, and
-        those that a step leaves out of training. `by` is a column, whose values are the groups of `report.by`; the rows
-        of the fit may lack it.
+        those that a step leaves out of training; a warning says where rows of the fit are among them. `by` is a column,
+        whose values are the groups of `report.by`; the rows of the fit may lack it.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
@@ -242,6 +245,11 @@ class Scorer(Answering):
             problem, remedy = "the rows have no target", "predict(data), which needs none"
             expected = "the columns that the target is computed from"
             raise BadConfig("evaluate", problem, got=loader.schema.names, expected=expected, remedy=remedy)
+        if pipeline._shares_rows(dataset if rows is None else dataset.filter(rows)):
+            _log.warning(
+                "evaluate: rows that the pipeline was fitted on are among these, and of those its model is too sure; "
+                "evaluate rows that were left out: train, valid = data.split(0.8)"
+            )
         trainer = Trainer(model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 

@@ -370,7 +370,12 @@ def test_the_rows_of_the_fit_are_noticed(tmp_path: Path, caplog: pytest.LogCaptu
             gp.calibrate(scorer, other)
             assert not caplog.records
             gp.calibrate(scorer, learned)
-            assert "fitted on these very rows" in caplog.records[0].message
+            assert "rows that the pipeline was fitted on are among these" in caplog.records[0].message
+        caplog.clear()
+        gp.calibrate(
+            gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema)), data if learned is train else frame
+        )
+        assert "rows that the pipeline was fitted on are among these" in caplog.records[0].message
     features = gp.Features((["group"], pre.TargetEncoder()), target="y")
     pipeline = gp.Pipeline([], features).fit(frame)
     with pytest.raises(LeakageError):

@@ -79,3 +79,12 @@ def test_what_is_computed_of_a_part_leaks_to_copies_of_its_rows_in_the_other() -
         gp.Pipeline([], gp.Features(["rate"], target="x > 0")).fit(valid.join(apart, on="price"))
     of_prices = train.group_by("number").agg(rate=("price", "mean"))
     assert gp.Pipeline([], gp.Features(["rate"], target="price > 1")).fit(valid.join(of_prices, on="number"))
+
+
+def test_rows_of_the_fit_are_no_judges(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = fit(TRAIN, VALID)
+    caplog.clear()
+    scorer.evaluate(VALID)
+    assert "was fitted on" not in caplog.text
+    scorer.evaluate(DATA)
+    assert "evaluate: rows that the pipeline was fitted on are among these" in caplog.text
