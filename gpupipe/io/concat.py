@@ -139,6 +139,7 @@ def _unite_fields(fields: Sequence[Field]) -> Field:
         nullable=any(item.nullable for item in fields),
         lineage=frozenset().union(*(item.lineage for item in fields)),
         origins=frozenset().union(*(item.origins for item in fields)),
+        step=next((item.step for item in fields if not item.is_unchanged), first.step),
         role=Role.LABEL if any(item.role == Role.LABEL for item in fields) else first.role,
         units=first.units if len({item.units for item in fields}) == 1 else "",
     )

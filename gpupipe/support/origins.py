@@ -203,6 +203,20 @@ def reveal_choice(origins: Origins, left: Origins) -> Origins:
     )
 
 
+def keep_related(origins: Origins, left: Origins) -> Origins:
+    """Return the origins of values in tables that rows of the origins `left` may be in.
+
+    Example:
+        >>> left = frozenset({Origin("a", "y")})
+        >>> [origin.table for origin in keep_related(frozenset({Origin("a", "x"), Origin("b", "x")}), left)]
+        ['a']
+    """
+    tables = {origin.table for origin in left}
+    return frozenset(
+        origin for origin in origins if has_values(origin) and any(are_related(origin.table, name) for name in tables)
+    )
+
+
 def list_choices(field_origins: Iterable[Origins]) -> Origins:
     """Return the marks of what rows were kept by, of the origins of their fields."""
     return frozenset(origin for origins in field_origins for origin in origins if origin.when == When.CHOICE)
@@ -247,6 +261,11 @@ def leave_groups(origins: Origins, *, by_own_key: bool = False) -> Origins:
 def is_earlier(origin: Origin) -> bool:
     """Whether the values are those of strictly earlier rows, or there are none."""
     return origin.when in _EARLIER or origin.when in _NO_VALUES
+
+
+def is_known(origin: Origin) -> bool:
+    """Whether the values are those of the own row or of strictly earlier ones, or there are none."""
+    return origin.when == When.NOW or is_earlier(origin)
 
 
 def has_values(origin: Origin) -> bool:

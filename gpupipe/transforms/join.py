@@ -41,6 +41,8 @@ from gpupipe.support.origins import (
     Origins,
     When,
     is_in_other_order,
+    is_known,
+    keep_related,
     keep_shared,
     leave_groups,
     look_up,
@@ -208,20 +210,29 @@ class TableJoin(Transform):
         right_origins: Origins = frozenset().union(*(self.right_schema[key].origins for key in self.right_keys))
         pairs = [(key, self.right_schema[name]) for key, name in zip(keys, self.right_keys, strict=True)]
         by_own_key = any(key.is_column_of(right_key) for key, right_key in pairs[: self._num_times or None])
-        is_apart = any(key.is_key_apart(right_key) for key, right_key in pairs)
+        is_earlier = by_own_key and self._excludes_own_time(left) and all(map(is_known, right_origins))
+        is_apart = not is_earlier and any(key.is_key_apart(right_key) for key, right_key in pairs)
+
+        def find(origins: Origins) -> Origins:
+            origins = self._look_up(origins, left, left_origins)
+            return leave_groups(shift(origins, *ANY_ROW) if is_apart else origins, by_own_key=by_own_key)
+
+        key_origins |= shift(find(keep_related(right_origins, left_origins)), When.KEY)
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
             origins = reveal_choice(keep_shared(source.origins, right_origins), left_origins)
-            origins = self._look_up(origins, left, left_origins)
-            origins = shift(origins, *ANY_ROW) if is_apart else origins
-            fields.append(replace(item, origins=leave_groups(origins, by_own_key=by_own_key) | key_origins))
+            fields.append(replace(item, origins=find(origins) | key_origins))
         return fields
 
     def _look_up(self, origins: Origins, left: Schema, left_origins: Origins) -> Origins:
         """Return the origins of a right column in the rows that find it."""
         return look_up(origins, [self.right_schema[key].origins for key in self.right_keys], left_origins)
+
+    def _excludes_own_time(self, left: Schema) -> bool:
+        """Return whether rows that are found are of earlier times alone, whatever the other keys are."""
+        return False
 
     def _prepare_once(self, kind: str, prepare: Callable[[], Any]) -> Any:
         """Prepare the right table at the first call for a backend, or a backend and a type; return it."""
@@ -553,10 +564,13 @@ class JoinAsOf(TableJoin):
         return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in lengths.items()]
 
     def _look_up(self, origins: Origins, left: Schema, left_origins: Origins) -> Origins:
-        lag, origins = self._distances(self._order_dtype(left))[1], pick(origins)
+        origins = pick(origins)
         if is_in_other_order(origins, self.right_schema[self.right_keys[0]].origins):
             return shift(origins, *ANY_ROW)
-        return shift(origins, When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
+        return shift(origins, When.BEFORE if self._excludes_own_time(left) else When.NOW)
+
+    def _excludes_own_time(self, left: Schema) -> bool:
+        return not self.allow_exact_matches or bool(self._distances(self._order_dtype(left))[1])
 
     def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in outputs}

@@ -812,6 +812,60 @@ def test_the_last_row_of_a_time_is_that_of_the_order(join: str) -> None:
     check(table.sort("sales"), leaks=False, allow_exact_matches=False)
 
 
+def join_as_of(data: gp.Dataset, right: gp.Dataset, join: str, **options: Any) -> gp.Dataset:
+    """Join the last row before the own time, or as the options say."""
+    options = {"on": "date", "allow_exact_matches": False, **options}
+    if join == "verb":
+        return data.join_asof(right, **options)
+    result: gp.Dataset = gp.Pipeline([T.JoinAsOf(right, **options)], backend="cpu").fit_transform(data)
+    return result
+
+
+@pytest.mark.parametrize("join", ["verb", "step"])
+def test_a_row_before_is_earlier_whatever_the_keys_are_called(join: str) -> None:
+    data = gp.from_frame(SALES.assign(other=[*"bbaa"] * 6, code=range(len(SALES))), backend="cpu")
+    past, keys = data.assign(last="sales", shop="store"), {"left_by": "store", "right_by": "shop"}
+    columns = ["date", "shop", "last"]
+    for right in (
+        past.select(columns),
+        past.assign(shop="other").select(columns),
+        gp.concat([past.select(columns), past.assign(shop="other").select(columns)]),
+        past.assign(shop="where(sales > 5, 'a', 'b')").select(columns),  # of the earlier row
+        past.group_by(["date", "shop"]).agg(last=("last", "max")),
+    ):
+        assert fit(join_as_of(data, right, join, **keys), "last").schema.numeric
+    for right, options in (
+        (past.select(columns), {"allow_exact_matches": True}),
+        (past.assign(date="floor(date, '7d')").select(columns), {}),
+        (past.assign(code="code - 2").select(["code", "shop", "last"]), {"on": "code"}),
+        (gp.concat([past, past.assign(code="code - 2")]).select(["code", "shop", "last"]), {"on": "code"}),
+    ):
+        with pytest.raises(errors.LeakageError, match="'last'"):
+            fit(join_as_of(data, right, join, **keys, **options), "last")
+
+
+@pytest.mark.parametrize("join", ["verb", "step"])
+def test_a_row_that_a_key_of_the_target_finds_tells_it(join: str) -> None:
+    data, sign = sales(), "where({} > 5, 'a', 'b')"
+    following = gp.Pipeline([T.Lag("sales", -1, order_by="date")], backend="cpu").fit_transform(data)
+    own = data.assign(mark="1", sign=sign.format("sales")).select(["date", "sign", "mark"])
+    before = following.assign(mark="1", sign=sign.format("sales_lead_1")).select(["date", "sign", "mark"])
+    keys = {"left_by": "store", "right_by": "sign"}
+    on = {"left_on": ["date", "store"], "right_on": ["date", "sign"]}
+    found = data.join(own, **on) if join == "verb" else gp.Pipeline([T.Join(own, **on)]).fit_transform(data)
+    for joined in (
+        join_as_of(data, before, join, **keys),
+        join_as_of(data, own, join, **keys, allow_exact_matches=True, tolerance="0s"),
+        join_as_of(
+            data, own.assign(store="sign").select(["date", "store", "mark"]), join, by="store", allow_exact_matches=True
+        ),
+        found,
+    ):
+        with pytest.raises(errors.LeakageError, match="found by"):
+            fit(joined, "mark")
+    assert fit(join_as_of(data, own, join, **keys), "mark").schema.numeric
+
+
 CHOICES: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     "first": lambda data: data.sort("sales").deduplicate("store"),
     "last": lambda data: data.sort("sales").shuffle().sort("sales").deduplicate("store", keep="last"),

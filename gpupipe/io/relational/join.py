@@ -40,6 +40,8 @@ from gpupipe.support.origins import (
     When,
     forget_order,
     is_in_other_order,
+    is_known,
+    keep_related,
     keep_shared,
     leave_groups,
     list_choices,
@@ -79,16 +81,18 @@ class _Sides:
         times: list[Origins] = [frozenset().union(*(both[side].origins for both in self._times)) for side in (0, 1)]
         keys |= shift(times[0], When.TIME)
         left: Origins = frozenset().union(*(item.origins for item in self.left_columns))
-        added = []
         by_own_key = any(left_key.is_column_of(right_key) for left_key, right_key in self._ordering)
-        if any(left_key.is_key_apart(right_key) for left_key, right_key in self._pairs):
+        right: Origins = frozenset().union(*(item.origins for _, item in self._pairs))
+        is_earlier = by_own_key and whens == (When.BEFORE,) and all(map(is_known, right))
+        if not is_earlier and any(left_key.is_key_apart(right_key) for left_key, right_key in self._pairs):
             whens = ANY_ROW
-        for item in columns:
-            origins = reveal_choice(item.origins, left)
+
+        def find(origins: Origins) -> Origins:
             item_whens = ANY_ROW if self._times and is_in_other_order(origins, times[1]) else whens or (When.NOW,)
-            origins = shift(origins, *item_whens)
-            added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
-        return added
+            return leave_groups(shift(origins, *item_whens), by_own_key=by_own_key)
+
+        keys |= shift(find(keep_related(right, left)), When.KEY)
+        return [replace(i.as_source(), origins=find(reveal_choice(i.origins, left)) | keys) for i in columns]
 
     @property
     def _pairs(self) -> list[tuple[Field, Field]]:
