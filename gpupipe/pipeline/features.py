@@ -21,13 +21,14 @@ from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.pipeline.target import TASKS, TargetSet, decide_task
 from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import ANY_ROW, Origins, When, find_leaks, is_key, shift
+from gpupipe.support.origins import ANY_ROW, Origins, When, comes_later, find_leaks, is_key, shift
 from gpupipe.support.text import derive, escape_line, format_count
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_choice
 from gpupipe.transforms import WholeTableTransform
 
 _log = logging.getLogger("gpupipe")
-_WINDOWS = ("CumulativeCount", "Difference", "Expanding", "Lag", "Rolling")
+_EARLIER_WINDOWS = ("Expanding", "Lag", "Rolling")  # which may hold earlier rows alone
+_WINDOWS = (*_EARLIER_WINDOWS, "CumulativeCount", "Difference")
 _SHOWN = 12  # columns that are left out
 
 
@@ -335,14 +336,17 @@ class Features:
                 condition = f"if {leaked} are known before the target is, as the time of a row may be"
             remedy = f"leave it out, or Features(allow_leak={list(dict.fromkeys(names))!r}) {condition}"
             step, whens = schema[name].step, {origin.when for origin in origins}
+            is_later = any(map(comes_later, origins))
             if _follows_order(origins, secret):
                 why = "its step has no order_by that tells all rows apart, and they stand in the order of "
                 why += f"{leaked}, which the target {self.target.text!r} is computed from too"
                 remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
-            elif When.AFTER not in whens and When.POSITION in whens and step != "JoinAsOf":
+            elif is_later and When.POSITION in whens and step in _EARLIER_WINDOWS and name not in lookups:
+                remedy = f"order_by= in its step, such as a time, which tells what rows are earlier; or {remedy}"
+            elif not is_later and When.POSITION in whens and step != "JoinAsOf":
                 of_join = "" if step in _WINDOWS else ", or allow_exact_matches=False of a join_asof"
                 remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
-            if step in ("Rolling", "Expanding") and When.AFTER not in whens and name not in lookups:
+            if step in ("Rolling", "Expanding") and not is_later and name not in lookups:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes

@@ -268,6 +268,11 @@ def is_known(origin: Origin) -> bool:
     return origin.when == When.NOW or is_earlier(origin)
 
 
+def comes_later(origin: Origin) -> bool:
+    """Whether the values are those of strictly later rows."""
+    return origin.when in _LATER
+
+
 def has_values(origin: Origin) -> bool:
     """Whether it is one of values, and does not only say how rows were chosen or stand."""
     return origin.when not in _NO_VALUES

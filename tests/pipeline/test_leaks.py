@@ -740,6 +740,24 @@ def test_a_window_over_rows_in_the_order_of_the_target_leaks(sort: str, stage: s
     check(data.shuffle(), T.Lag("price"), "price_lag_1", leaks=False)
 
 
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_a_window_without_an_order_is_offered_one_alone(is_grouped: bool) -> None:
+    data = sales().group_by(["store", "date"]).agg(sales=("sales", "sum")) if is_grouped else sales()
+    for step in (
+        partial(T.Rolling, "sales", 2, min_periods=1, closed="left", by="store"),
+        partial(T.Expanding, "sales", closed="left", by="store"),
+        partial(T.Lag, "sales", by="store"),
+        partial(T.Difference, "sales", by="store"),
+    ):
+        (name,) = step().makes
+        with pytest.raises(errors.LeakageError, match=f"feature {name!r}") as caught:
+            fit(data, name, steps=[step()])
+        assert "closed=" not in caught.value.remedy
+        assert ("order_by=" in caught.value.remedy) == (step.func is not T.Difference)  # which holds the own value
+        if step.func is not T.Difference:
+            assert fit(data, name, steps=[step(order_by="date")]).schema.numeric
+
+
 TIED = SALES.assign(date=SALES["date"].dt.floor("2D"))  # two rows of a store have one date
 
 
