@@ -17,6 +17,7 @@ from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
 from gpupipe.support.validation import correct_duration, parse_duration_us
 
+_VALUE_WORDS = (*MISSING_WORDS, "true", "false")
 _KEEPING_TIMES = ("common", "ordered", "timestamp")
 _CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
 _LARGEST_FLOAT32 = 3.4028234663852886e38
@@ -28,7 +29,7 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
         return node.dtype
     if isinstance(node, Name):
         word = node.name.lower()
-        if node.name not in dtypes and word in (*MISSING_WORDS, "true", "false"):
+        if node.name not in dtypes and word in _VALUE_WORDS:
             expected, remedy = "a column, or None for a missing value", "None"
             expected, remedy = (expected, remedy) if word in MISSING_WORDS else ("True or False", word.title())
             raise source.error(node.span, f"no column is called {node.name!r}", expected, remedy)
@@ -43,10 +44,23 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
     if isinstance(node, Comparison):
         names = {operand for operand in node.operands if isinstance(operand, Name) and operand.name not in dtypes}
         missing = {name for name in names if name.name.lower() in MISSING_WORDS}
+        _refuse_unquoted(node, dtypes, source)
         return infer_comparison(
             node, ["null" if each in missing else infer_dtype(each, dtypes, source) for each in node.operands], source
         )
     return infer_operation(node, [infer_dtype(operand, dtypes, source) for operand in node.operands], source)[1]
+
+
+def _refuse_unquoted(node: Comparison, dtypes: Mapping[str, str], source: Source) -> None:
+    """Raise for a name of no column that is held against a column of text, as in `city == Paris`."""
+    for operator, pair in zip(node.operators, pairwise(node.operands), strict=True):
+        for name, other in (pair, pair[::-1]):
+            if operator not in ("==", "!=") or not (isinstance(name, Name) and isinstance(other, Name)):
+                continue
+            is_word = source.slice(name.span) == name.name and name.name.lower() not in _VALUE_WORDS
+            if is_word and name.name not in dtypes and dtypes.get(other.name) == "string":
+                text = f"{source.text[: name.span.start]}{name.name!r}{source.text[name.span.end :]}"
+                raise source.no_column(name.span, name.name, dtypes, text)
 
 
 def find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:

@@ -37,9 +37,9 @@ class Source:
         """Build an error whose last lines show the text and mark the part."""
         return self._point(ExpressionError(self.where, problem, expected=expected, remedy=remedy, **got), span)
 
-    def no_column(self, span: Span, name: str, names: Iterable[str]) -> ColumnNotFound:
-        """Build the error for a column that is not one of `names`."""
-        return self._point(ColumnNotFound.among(self.where, name, names), span)
+    def no_column(self, span: Span, name: str, names: Iterable[str], offer: str | None = None) -> ColumnNotFound:
+        """Build the error for a column that is not one of `names`; `offer` is the remedy where none is like it."""
+        return self._point(ColumnNotFound.among(self.where, name, names, offer), span)
 
     def _point(self, error: _Error, span: Span) -> _Error:
         """Add to an error the line a part begins in, shortened around it, with carets below the part."""

@@ -215,6 +215,24 @@ def test_a_missing_column_is_named_with_the_closest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("origin == Paris", "origin == 'Paris'"),
+        ("hour > 6 and Paris != origin", "hour > 6 and 'Paris' != origin"),
+        ("origin == Paris or origin == Rome", "origin == 'Paris' or origin == Rome"),
+        ("origin == orign", "'origin' (the closest name)"),
+        ("origin == col('Paris')", "one of the names above"),
+        ("dep_delay == Paris", "one of the names above"),
+        ("'Rome' == Paris", "one of the names above"),
+    ],
+)
+def test_a_text_without_quotation_marks_is_offered_them(text: str, remedy: str) -> None:
+    with pytest.raises(ColumnNotFound) as caught:
+        dtype_of(text)
+    assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
     ("text", "mended"),
     [
         ("a < 6 | b > 2", "(a < 6) or (b > 2)"),
