@@ -56,6 +56,7 @@ _INSTEAD = {
         ["fit(drop=)", "fit(exclude=)", "fit(ignore=)"], "train.select([...]), of the columns that are meant"
     ),
     **dict.fromkeys(["JoinAsOf(direction=)", "JoinAsOf(strategy=)"], "Dataset.join_asof(..., direction=...)"),
+    "Report.threshold(minimize=)": "cost=(1, 5), what a false positive costs and a false negative",
     "SimpleImputer(missing_values=)": "T.Replace({'x': {-999: None}}) before it",
     "Dataset.split(shuffle=)": "by= and at=, for rows in order",
     "Dataset.kfold(shuffle=)": "by= and forward=True, for rows in order",
@@ -178,6 +179,8 @@ def _explain(
 
 def _find_remedy(called: str, name: str, option: Any, names: Sequence[str], *, takes_mapping: bool) -> str:
     """Write what was meant by an argument that a function with these `names` does not have."""
+    if instead := _INSTEAD.get(f"{called}({name}=)"):
+        return instead
     near = find_argument(name, names)
     synonyms = _ELSEWHERE.get(near or "", "").split()
     value = repr(option) if isinstance(option, bool | int | float | str) else "..."
@@ -186,7 +189,7 @@ def _find_remedy(called: str, name: str, option: Any, names: Sequence[str], *, t
     if near is None and takes_mapping:  # a step that takes its columns by a mapping
         return f"{called}({{{name!r}: {value}}})"
     if near is None:
-        return _INSTEAD.get(f"{called}({name}=)", f"what is meant by it among these, or {called}(...) without it")
+        return f"what is meant by it among these, or {called}(...) without it"
     if near == "fraction" and name == "test_size" and isinstance(option, float):  # the share of the other rows
         value = repr(round(1 - option, 9))
     elif near == "ascending" and name in synonyms:  # which are its opposites

@@ -120,6 +120,11 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: T.Cast(x="int64"), "Cast(x=)", "Cast({'x': 'int64'})"),
         (lambda: T.Cast(x="int64", errors="coerce"), "Cast(x=)", "Cast({'x': 'int64'})"),
         (lambda: gp.fit(FRAME, label="y"), "fit(label=)", "target='y'"),
+        (
+            lambda: gp.Report({}, task="binary", labels=[0, 1]).threshold(minimize="cost"),
+            "Report.threshold(minimize=)",
+            "cost=(1, 5), what a false positive costs and a false negative",
+        ),
         (lambda: gp.fit(FRAME, class_weight="balanced"), "fit(class_weight=)", "gp.Trainer(..., class_weight=...)"),
         (lambda: gp.models.XGB(lr=0.1), "XGB(lr=)", "learning_rate=0.1"),
         (lambda: gp.concat(FRAME, FRAME), "concat", "gp.concat([first, second]), the datasets in a list"),

@@ -208,7 +208,7 @@ class ScoredRows:
         """
         where = "Report.threshold"
         self._require_rows("threshold", *DECIDED_TASKS)
-        check_choice(where, (None, *DECISION_METRICS), maximize=maximize)
+        check_choice(where, DECISION_METRICS, None, maximize=maximize)
         check_number(where, "(0, 1]", None, min_precision=min_precision, min_recall=min_recall)
         costs: list[Any] = list(cost) if isinstance(cost, tuple | list) else [cost]
         good = len(costs) == 2 and all(is_number(each) and 0 <= each < float("inf") for each in costs) and any(costs)

@@ -255,6 +255,7 @@ def test_what_makes_no_sense_is_named(call: Any, argument: str) -> None:
     with pytest.raises(BadConfig) as caught:
         call(binary())
     assert caught.value.where.endswith(f"({argument}=)")
+    assert argument != "maximize" or caught.value.remedy == "maximize='f1'"
 
 
 @pytest.mark.parametrize("method", ["confusion_matrix", "threshold"])
