@@ -269,7 +269,8 @@ class Dataset(Table):
         """
         argument: Any = units
         if not isinstance(argument, Mapping) or not all(isinstance(unit, str) for unit in argument.values()):
-            expected, remedy = "text by the names of columns", "with_units({'distance': 'miles'})"
+            name = next((item.name for item in self.schema if item.kind == Kind.CONTINUOUS), "x")
+            expected, remedy = "text by the names of columns", f"with_units({{{name!r}: 'miles'}})"
             raise BadConfig("with_units", "makes no sense", got=argument, expected=expected, remedy=remedy)
         self.require(list(units), "with_units")
         return replace(self, schema=self.schema.with_units(units))

@@ -17,6 +17,7 @@ from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, un
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch, nearest
 from gpupipe.expressions import Expression
+from gpupipe.expressions.spellings import parenthesize
 from gpupipe.io import Dataset
 from gpupipe.pipeline.auto_features import NUM_FIRST
 from gpupipe.pipeline.feature_group import FeatureGroup, to_learned_step
@@ -132,7 +133,7 @@ class TargetValues:
         if self.numbers is None or self.fractions:
             problem = "numbers with fractions are no classes" if self.fractions else "too many distinct numbers"
             expected = f"at most {self.limit:,} distinct whole numbers, strings or a condition"
-            remedy = "task='regression', or a condition such as target='price > 100'"
+            remedy = f"task='regression', or a condition such as target={f'{parenthesize(text)} > 100'!r}"
             raise BadData(where, problem, expected=expected, remedy=remedy)
         return tuple(map(bool if dtype == "bool" else int, sorted(self.numbers)))
 

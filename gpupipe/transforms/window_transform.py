@@ -552,7 +552,8 @@ class Rolling(_Windowed):
     def made_fields(self, schema: Schema) -> list[Field]:
         if self._microseconds and len(self.order) != 1:
             problem, expected = "a window of time goes by one time", "one timestamp column as order_by"
-            remedy = "order_by='time_hour'"
+            times = [name for name in (*self.order, *schema.names) if schema[name].dtype == "timestamp"]
+            remedy = f"order_by={times[0]!r}" if times else "window=7, which are rows"
             raise BadConfig("Rolling", problem, got=self.order_by, expected=expected, remedy=remedy)
         if self._microseconds and (dtype := schema[self.order[0]].dtype) != "timestamp":
             where, problem = f"Rolling, column {self.order[0]!r}", "it is no time, and the window is one"

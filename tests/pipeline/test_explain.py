@@ -258,6 +258,9 @@ def test_units_stay_where_numbers_stay_what_they_are() -> None:
         with pytest.raises(gp.errors.BadConfig) as refused:
             data.with_units(units)  # type: ignore[arg-type]
         assert (refused.value.where, refused.value.got) == ("with_units", units)
+        assert refused.value.remedy == "with_units({'distance': 'miles'})"
+    with pytest.raises(gp.errors.BadConfig, match="'seats': 'miles'"):
+        data.select(["seats"]).with_units("miles")  # type: ignore[arg-type]
 
 
 def test_units_in_files(tmp_path: Path) -> None:

@@ -224,6 +224,15 @@ def test_a_task_that_the_target_does_not_allow(values: Any, options: Any, error:
     assert caught.value.where == "target 'y'" and caught.value.got == got and caught.value.remedy
 
 
+@pytest.mark.parametrize(("target", "condition"), [("y", "y > 100"), ("y * 1.5", "(y * 1.5) > 100")])
+def test_a_condition_over_a_number_is_offered_for_classes(target: str, condition: str) -> None:
+    frame = pd.DataFrame({"x": np.arange(200.0), "y": np.arange(200) + 0.25})
+    with pytest.raises(errors.BadData) as caught:
+        gp.Pipeline([], gp.Features(["x"], target=target, task="classification")).fit(frame)
+    assert f"target={condition!r}" in str(caught.value.remedy)
+    assert gp.Pipeline([], gp.Features(["x"], target=condition)).fit(frame).schema.task == "binary"
+
+
 def test_classes_and_steps_do_not_go_together() -> None:
     with pytest.raises(errors.BadConfig) as caught:
         gp.Features(["x"], target="y", task="classification", target_transform=pre.Log1p())

@@ -336,6 +336,19 @@ def test_what_is_refused() -> None:
             make()
 
 
+def test_a_window_of_time_is_offered_a_time_of_the_table() -> None:
+    table = pd.DataFrame({"k": ["a"], "x": [1.0], "first": [pd.Timestamp("2013-01-01")], "second": pd.NaT})
+    for order, remedy in (
+        (["second", "k"], "order_by='second'"),
+        (["k", "x"], "order_by='first'"),
+        (None, "order_by='first'"),
+    ):
+        with raises(errors.BadConfig, where="Rolling", remedy=remedy):
+            T.Rolling("x", "7 days", order_by=order).transform(table)
+    with raises(errors.BadConfig, where="Rolling", remedy="window=7, which are rows"):
+        T.Rolling("x", "7 days").transform(table[["k", "x"]])
+
+
 def test_a_window_over_the_target_is_a_leak() -> None:
     table = pd.DataFrame({"k": ["a", "a"], "y": [1.0, 2.0]})
     features = gp.Features((["y_lag_1_by_k"], pre.SimpleImputer()), target="y")

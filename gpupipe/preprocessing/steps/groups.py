@@ -177,7 +177,7 @@ class GroupStats(_GroupStep):
         if not self._list_pairs([item.name for item in fields]):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
             expected = "keys, statistics, and columns to take them of"
-            remedy = "(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))"
+            remedy = f"({[*by, 'x']!r}, GroupStats({self.by!r}, {self.stats!r})), where x is a column of numbers"
             raise BadConfig(where, "there is no statistic to compute", got=got, expected=expected, remedy=remedy)
         if "nunique" in stats:
             require_comparable(values, where)

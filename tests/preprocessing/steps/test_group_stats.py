@@ -167,8 +167,9 @@ def test_what_is_refused() -> None:
         pre.GroupStats("g", "kurt").fit(table)
     with raises(errors.BadConfig, where="GroupStats(handle_unknown=)", got="drop"):
         pre.GroupStats("g", handle_unknown="drop").fit(table)
-    with raises(errors.BadConfig, where="GroupStats", got={"by": ["g"], "stats": ["mean"], "columns": []}):
-        pre.GroupStats("g").fit(table[["g"]])
+    remedy = "(['g', 'x'], GroupStats('g', ['mean'])), where x is a column of numbers"
+    with raises(errors.BadConfig, where="GroupStats", remedy=remedy):
+        pre.GroupStats("g", ["mean"]).fit(table[["g"]])
     with raises(errors.BadData, where="GroupStats, column 'x'", expected="one value at least, for a deviation two"):
         pre.GroupStats("g", "std").fit(table)
     with raises(errors.BadData, where="GroupStats, column 'x'", got=np.inf):
