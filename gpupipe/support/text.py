@@ -138,6 +138,9 @@ class RowTable(TableReport):
         """Iterate over the rows' names, as over those of a mapping."""
         return (next(iter(row.values())) for row in self.rows)
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def __getitem__(self, name: Any) -> dict[str, Any]:
         names = [*self]
         if name not in names:

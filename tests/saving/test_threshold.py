@@ -147,7 +147,7 @@ def test_any_column_makes_groups() -> None:
     scorer = gp.Scorer(pipeline, trainer.model)
     for data in (table(), gp.from_frame(table(), num_partitions=3)):
         found = scorer.evaluate(data, by="carrier").by
-        assert found is not None
+        assert found is not None and len(found) == len([*found]) == 3
         assert {row["carrier"]: row["rows"] for row in found.rows} == table()["carrier"].value_counts().to_dict()
     assert "carrier" not in scorer.predict(table()).columns and pipeline.features is not None
     assert pipeline.features.keep == [] and "carrier" not in pipeline.schema.names
