@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
+from gpupipe.errors import BadConfig, nearest
 from gpupipe.io.description.column_summary import ColumnSummary, NumberSummary, ValueSummary
 from gpupipe.schema import INTEGERS, Field, get_element_dtype
 from gpupipe.support.attributes import Answering
@@ -65,6 +66,14 @@ class ColumnDescription(Answering):
     bars: tuple[Bar, ...] = ()
     association: float | None = None
     notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: object) -> NoReturn:
+        """Raise BadConfig with the attribute that has the figure."""
+        names = [each.name for each in fields(self)]
+        figure = nearest(str(name), names) or "mean"
+        where, expected = f"describe()[{self.name!r}][...]", f"an attribute, one of {', '.join(names)}"
+        remedy = f"describe()[{self.name!r}].{figure}"
+        raise BadConfig(where, "a column's figures are attributes", got=name, expected=expected, remedy=remedy)
 
     @property
     def missing(self) -> float:

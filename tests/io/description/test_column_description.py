@@ -7,11 +7,19 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe.errors import BadConfig
 from gpupipe.io.description.column_description import ColumnDescription, format_value
+from tests.raising import raises
 
 
 def describe(values: object) -> ColumnDescription:
     return gp.from_frame(pd.DataFrame({"x": values})).describe()["x"]
+
+
+def test_a_figure_is_no_item() -> None:
+    for name, remedy in (("mean", "mean"), ("num_distint", "num_distinct"), (0, "mean")):
+        with raises(BadConfig, where="describe()['x'][...]", got=name, remedy=f"describe()['x'].{remedy}"):
+            describe([1, 2])[name]
 
 
 def test_few_numbers_have_a_bar_each_in_their_order() -> None:
