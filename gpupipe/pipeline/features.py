@@ -154,6 +154,7 @@ class Features:
             )
         """
         _check_labels("Features.auto", target, weight, keep)
+        check_choice("Features.auto", TASKS, task=task)
         dataset = None if isinstance(data, Schema) else as_dataset(data)
         schema: Schema = data if dataset is None else dataset.schema
         labels = set() if target is None else {*TargetSet(as_list(target)).reads(schema)}
