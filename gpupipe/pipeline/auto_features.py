@@ -11,10 +11,12 @@ import numpy as np
 
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, infer_backend
+from gpupipe.backend.columns import floats, gather
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset
+from gpupipe.io.description.column_description import looks_like_id
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
-from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+from gpupipe.support.text_kinds import explain_texts, parse_amounts
 
 NUM_FIRST = 10_000
 """Rows that are looked at."""
@@ -24,6 +26,9 @@ _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each 
 _MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
 _LEAST_GAPS = 5  # rows without a value, and with one, that show whether gaps tell the target
+_MANY_ROWS = 200  # that show whether classes are ranges of a number
+_HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not tell the target
+_LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
 _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
@@ -82,41 +87,91 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
             continue
         distinct = sort_unique(values, backend.xp)
         count, rows = len(distinct), len(values)
-        if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
+        is_whole = column.dtype in INTEGERS
+        is_id = is_whole and count == rows and looks_like_id(name, count, int(distinct[0]), int(distinct[-1]))
+        if is_whole and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
             first.ids.add(name)
         if count == 1 and first.num_rows > 1:
             first.constants.add(name)
-        if telling := _tell_of_target(column, beside, count, backend):
+        if telling := _tell_of_target(column, beside, count, backend, is_id=is_id):
             where = f"in the first {first.num_rows:,} rows"
             first.remarks[name] = f"{telling.format(repr(label))} {where}: is it known before that is?"
         elif name in first.constants:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
-        elif remark := _remark(name, column, distinct, rows, backend):
+        elif remark := _remark(name, column, values, backend, is_id=is_id):
             first.remarks[name] = remark
     return first
 
 
-def _tell_of_target(column: Column, target: Column | None, num_distinct: int, backend: Backend) -> str:
-    """Say how a column alone tells the target, {} in its name's place; else return nothing."""
-    if target is not None and _decides_by_gaps(column, target, backend):
+def _tell_of_target(column: Column, target: Column | None, num_distinct: int, backend: Backend, *, is_id: bool) -> str:
+    """Say how a column alone tells the target, {} in its name's place; else return nothing.
+
+    The order of ids says nothing: a trend, and rows that are sorted by the target, follow it.
+    """
+    if target is None:
+        return ""
+    if _decides_by_gaps(column, target, backend):
         return "it is missing, or there, exactly where {} has one certain value"
-    return "it alone tells {}" if target is not None and _decides(column, target, num_distinct, backend) else ""
+    has_order = not is_id and _ROWS_EACH * num_distinct > len(column)
+    is_told = _decides(column, target, num_distinct, backend)
+    return "it alone tells {}" if is_told or (has_order and _decides_by_order(column, target, backend)) else ""
 
 
 def _decides(column: Column, target: Column, num_distinct: int, backend: Backend) -> bool:
     """Return whether each value goes with one value of the target, or the target is a linear function of it."""
     xp = backend.xp
     if _ROWS_EACH * num_distinct > len(column):
-        head = slice(10 * _LEAST_ROWS)  # which tells nearly always that it is none
         are_numbers = {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}
-        return are_numbers and _is_linear(column.take(head), target.take(head), xp) and _is_linear(column, target, xp)
+        return are_numbers and _is_linear(column.take(_HEAD), target.take(_HEAD), xp) and _is_linear(column, target, xp)
     values, labels = _pair_values(column, target, xp)
-    distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
-    if len(values) < _LEAST_ROWS or len(classes) < 2:
+    pairs = _rank_pairs(values, labels, xp)
+    return len(values) >= _LEAST_ROWS and pairs.num_labels > 1 and len(pairs.labels) == pairs.num_values
+
+
+def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
+    """Return whether the target rises or falls with numbers throughout, or each of its classes is one range of them.
+
+    For example, 3, 5, 8, 9 tell the classes a, a, b, b, and the numbers 40, 20, 10, 5; 3, 5, 5, 9 tell neither.
+    """
+    xp = backend.xp
+    has_classes = _ROWS_EACH * len(sort_unique(target.data, xp)) <= len(target)
+    if not (has_classes or target.dtype in (*INTEGERS, *FLOATS)):
         return False
-    pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
-    return len(sort_unique(pairs, xp)) == len(distinct)
+    for rows in (_HEAD, slice(None)):
+        numbers = _to_floats(column.take(rows), backend)
+        if numbers is None:
+            return False
+        values, labels = _pair_values(numbers, target.take(rows), xp)
+        pairs = _rank_pairs(values, labels, xp)
+        if has_classes:
+            num_changes = int((xp.diff(pairs.labels) != 0).sum())
+            is_told = len(pairs.labels) == pairs.num_values and num_changes < pairs.num_labels
+        else:
+            orders = (pairs.labels, _rank_pairs(-values, labels, xp).labels)
+            is_told = any(bool((xp.diff(order) >= 0).all()) for order in orders)
+        if not is_told:
+            return False
+    if has_classes:
+        num_most = int(xp.bincount(xp.searchsorted(sort_unique(labels, xp), labels)).max())
+        return len(labels) >= _MANY_ROWS and len(labels) - num_most >= _LEAST_ROWS
+    least = min(pairs.num_values, pairs.num_labels)
+    return least >= _LEAST_ROWS and least >= _LEAST_DISTINCT * len(pairs.labels)
+
+
+def _to_floats(column: Column, backend: Backend) -> Column | None:
+    """Convert numbers, or texts of numbers, percentages or money; None for any other column."""
+    if column.dtype in (*INTEGERS, *FLOATS):
+        return Column("float64", floats(column, backend.xp))
+    if column.dictionary is None:
+        return None
+    codes = backend.to_host(sort_unique(_list_present(column, backend), backend.xp))
+    amounts = parse_amounts(column.dictionary.take(codes).to_pylist())
+    if amounts is None:
+        return None
+    table = np.full(len(column.dictionary), np.nan)
+    table[codes] = amounts
+    return Column("float64", gather(column, table, np.nan, backend))
 
 
 def _decides_by_gaps(column: Column, target: Column, backend: Backend) -> bool:
@@ -151,23 +206,39 @@ def _pair_values(column: Column, target: Column, xp: ModuleType) -> tuple[Array,
     return values, labels
 
 
+class _Pairs(NamedTuple):
+    """Different pairs of a value and a label, by the value and then the label: the labels' ranks among the distinct."""
+
+    labels: Array
+    num_values: int
+    num_labels: int
+
+
+def _rank_pairs(values: Array, labels: Array, xp: ModuleType) -> _Pairs:
+    distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
+    pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
+    return _Pairs(sort_unique(pairs, xp) % max(len(classes), 1), len(distinct), len(classes))
+
+
 def _list_present(column: Column, backend: Backend) -> Array:
     """Return the values that are not missing; of text their codes."""
     missing = column.missing(backend.xp)
     return column.data if missing is None else column.data[~missing]
 
 
-def _remark(name: str, column: Column, distinct: Array, num_present: int, backend: Backend) -> str:
-    """Say what may be wrong with a column, by its distinct values (codes, of text); else return nothing."""
-    count, texts = len(distinct), list[str]()
+def _remark(name: str, column: Column, values: Array, backend: Backend, *, is_id: bool) -> str:
+    """Say what may be wrong with a column, by its present values (codes, of text); else return nothing."""
+    distinct, num_present, texts = sort_unique(values, backend.xp), len(values), list[str]()
+    count = len(distinct)
     if column.dictionary is not None:
         texts = column.dictionary.take(backend.to_host(distinct)).to_pylist()
-        if kind := recognise_texts(texts):
-            return f"{TEXTS_ARE}{kind}: {suggest_parsing(name, kind, texts)}"
+        counts = backend.to_host(backend.xp.bincount(values)[distinct]).tolist()
+        if kinds := explain_texts(name, dict(zip(texts, counts, strict=True))):
+            return f"{TEXTS_ARE}{kinds}"
     if num_present < _LEAST_ROWS or column.dtype not in (*INTEGERS, "string"):
         return ""
     has_words = bool(_BETWEEN_WORDS.search("".join(texts[:_LEAST_ROWS])))
-    if count == num_present and not has_words:
+    if is_id or (texts and count == num_present and not has_words):
         return f"no value occurs twice: an id is no feature, keep=[{name!r}] carries it"
     if texts and (2 * count > num_present or count >= _MANY_TEXTS):
         step = "HashedNgrams()" if has_words else "HashedNgrams(analyzer='char', ngram_range=(2, 3))"

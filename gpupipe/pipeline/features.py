@@ -133,9 +133,9 @@ class Features:
         report, are columns without a value in any row, types that no step takes, row names that pandas writes (an empty
         name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in the same
         places of columns that are taken: ids that no two rows share, one value in all rows, text that stands for
-        numbers, money, percent or dates, with the steps that parse it, text of many values, with a step for its parts,
-        and what alone tells the target, by its values or by where they are missing. It knows nothing of what the
-        columns mean: look for those that are only known after the target is.
+        numbers, money, percent or dates, a few marks such as `-` apart, with the steps that parse it, text of many
+        values, with a step for its parts, and what alone tells the target, by its values, their order or where they are
+        missing. It knows nothing of what the columns mean: look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
@@ -176,13 +176,13 @@ class Features:
         used = role_names.union(*(group[0] for group in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         features.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        features.remarks = [
-            f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
-        ]
         remarks = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
         texts = {name: remark for name, remark in remarks.items() if remark.startswith(TEXTS_ARE)}
-        features.remarks += [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
+        features.remarks = [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
         features.remarks += [doubt] if doubt else []
+        features.remarks += [
+            f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
+        ]
         features.constants = first.constants
         for line in features._proposal_notes():
             _log.warning("%s", line)

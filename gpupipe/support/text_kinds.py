@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from time import strptime
 
-from gpupipe.support.text import derive
+from gpupipe.support.text import derive, format_count
 
-_NUMBER = r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code
+_MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
+_FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
+_NUM_STRAYS = 3  # that are named
+_NUM_DATES = 2_000  # whose format is looked for: 20 µs each
+_NUMBER = r"[+-]?(?!0\d|\d{16})(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code; floats hold 15 digits
 _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
 _MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)"
+_WITH_COMMA = r"[+-]?(?!0\d|\d{16})(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?"  # the comma is the decimal point
+_MONEY_WITH_COMMA = rf"[+-]?\s*[$€£¥₹]\s*({_WITH_COMMA})|({_WITH_COMMA})\s*([$€£¥₹]|USD|EUR|GBP)"
 _MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
 _DATE = (
     rf"\d{{4}}[ -]{_MONTH}|{_MONTH}[ -]\d{{4}}|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
@@ -26,6 +34,9 @@ _KINDS = {
     "amounts of money, negative in parentheses": rf"\(({_MONEY})\)|{_MONEY}",
     "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
     "dates": rf"({_DATE})({_CLOCK})?",
+    "numbers like 1.234,5": _WITH_COMMA,
+    "percentages like 1.234,5 %": rf"({_WITH_COMMA})\s*%",
+    "amounts of money like 1.234,5": _MONEY_WITH_COMMA,
 }
 _IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
 _DATE_FORMATS = [
@@ -50,8 +61,36 @@ _NUMBERS = {
     "numbers with commas": "sub({}, ',', '')",
     "amounts of money": "sub({}, '[^0-9.+-]', '')",
     "amounts of money, negative in parentheses": "sub(replace({}, '(', '-'), '[^0-9.+-]', '')",
+    "numbers like 1.234,5": "replace(replace({}, '.', ''), ',', '.')",
+    "percentages like 1.234,5 %": "replace(sub({}, '[^0-9,eE+-]', ''), ',', '.')",
+    "amounts of money like 1.234,5": "replace(sub({}, '[^0-9,+-]', ''), ',', '.')",
 }
 _DECIMAL_COMMA = "replace({}, ',', '.')"
+
+
+def explain_texts(name: str, counts: Mapping[str, int]) -> str:
+    """Say what nearly all texts of a column stand for, by the rows that each is in, and the steps that parse them.
+
+    Texts without a digit, such as marks of a missing value, and dates of zeros may be a tenth of the texts, or of the
+    rows of few texts; any other one, as 12b among numbers, makes it text, of which nothing is said.
+
+    Example:
+        >>> explain_texts("rooms", {"3": 50, "4": 70, "?": 1})
+        "numbers, but for '?' (1 row), which becomes missing: T.Cast({'rooms': 'float64'}, errors='coerce')"
+    """
+    filled = [text for text in counts if text.strip()]
+    strays = list(filter(_MARK.fullmatch, filled))
+    are_rare = 10 * len(strays) <= len(filled)
+    if not are_rare and len(filled) <= _FEW_TEXTS and 2 * len(strays) < len(filled):
+        are_rare = 10 * sum(map(counts.__getitem__, strays)) <= sum(map(counts.__getitem__, filled))
+    kind = recognise_texts(filterfalse(_MARK.fullmatch, filled)) if are_rare else None
+    if kind is None:
+        return ""
+    strays.sort(key=lambda text: (-counts[text], text))
+    named = ", ".join(f"{text!r} ({format_count(counts[text], 'row')})" for text in strays[:_NUM_STRAYS])
+    more = f" and {len(strays) - _NUM_STRAYS:,} more" if len(strays) > _NUM_STRAYS else ""
+    but = f", but for {named}{more}, which become{'s' if len(strays) == 1 else ''} missing" if strays else ""
+    return f"{kind}{but}: {suggest_parsing(name, kind, counts)}"
 
 
 def recognise_texts(texts: Iterable[str]) -> str | None:
@@ -79,10 +118,30 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
     return [] if is_in_order or 10 * len(dates) < 9 * len(filled) or not find_formats(dates) else dates
 
 
+def parse_amounts(texts: Sequence[str]) -> list[float] | None:
+    """Parse texts of numbers, percentages or money, NaN where one has no digit; None where some are anything else.
+
+    Example:
+        >>> parse_amounts(["$1,234.50", "-$7", "?"]), parse_amounts(["7,5 %", "1.000,25 %"]), parse_amounts(["12b"])
+        ([1234.5, -7.0, nan], [7.5, 1000.25], None)
+    """
+    kind = recognise_texts(filterfalse(_MARK.fullmatch, texts))
+    if kind is None or kind not in {"numbers", *_NUMBERS}:
+        return None
+
+    def parse(text: str) -> float:
+        text = text.replace(".", "").replace(",", ".") if " like " in kind else text.replace(",", "")
+        if kind.startswith("amounts"):
+            text = ("-" if re.search("[(-]", text) else "") + re.sub("[^0-9.]", "", text)
+        return float(text.strip(" %"))
+
+    return [math.nan if _MARK.fullmatch(text) else parse(text) for text in texts]
+
+
 def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     """Suggest the steps that parse a column whose texts stand for `kind`, or the calls that read dates like `texts`.
 
-    Empty texts become missing.
+    Texts without a digit, as empty ones, and dates of zeros become missing.
 
     Example:
         >>> suggest_parsing("price", "numbers"), suggest_parsing("age", "numbers", ["40", ""])
@@ -90,17 +149,24 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
         "gp.read_csv(..., timestamp_formats={'day': '%d/%m/%Y'}), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
     """
+    values = list(filterfalse(_MARK.fullmatch, texts))
+    strays = [text for text in filter(_MARK.fullmatch, texts) if text.strip()]
     if kind == "dates":
-        formats = list(map(repr, find_formats(texts)))
+        formats = list(map(repr, find_formats(values[:_NUM_DATES])))
         of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
-        read = f"gp.read_csv(..., timestamp_formats={of_files})"
-        return f"{read}, or pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'})"
+        missing = f", null_values={['', 'NA', *strays]}" if strays else ""
+        read = f"gp.read_csv(..., timestamp_formats={of_files}{missing}), or " if len(strays) <= _NUM_STRAYS else ""
+        coerce = ", errors='coerce'" if strays else ""
+        return f"{read}pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'}{coerce})"
     dtype = "timestamp" if kind == "times in ISO format" else "float64"
-    errors = "" if all(map(str.strip, texts)) else ", errors='coerce'"
+    errors = "" if len(values) == len(texts) else ", errors='coerce'"
     cast = f"T.Cast({{{name!r}: {dtype!r}}}{errors})"
     if kind not in _NUMBERS:
         return cast
-    first, *alternatives = (f"T.{derive(name, number)}" for number in _list_readings(kind, texts))
+    first, *alternatives = (f"T.{derive(name, number)}" for number in _list_readings(kind, values))
+    if kind == "numbers like 1.234,5" and not strays:
+        thousands = ", thousands='.'" if any("." in text for text in values) else ""
+        cast += f"; or gp.read_csv(..., decimal=','{thousands})"
     marks = "dots" if kind.startswith("amounts") else "commas"
     return f"{first}, then {cast}" + "".join(f"; {step} instead where its {marks} are decimal" for step in alternatives)
 
@@ -111,6 +177,8 @@ def _list_readings(kind: str, texts: Iterable[str]) -> list[str]:
     Those before three digits each separate thousands, or decimals; a group of thousands does not begin with 0.
     """
     number, is_money = _NUMBERS[kind], kind.startswith("amounts")
+    if " like " in kind:
+        return [number]
     marked = [digits for text in texts if re.search("[.,]", digits := re.sub("[^0-9.,]", "", text))]
     decimal = _DECIMAL_COMMA if kind == "numbers with commas" else number.replace("{}", _DECIMAL_COMMA)
     if is_money and marked and all(re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits) for digits in marked):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import datasets
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
@@ -72,6 +73,21 @@ def test_the_steps_that_are_said_parse_the_texts(name: str) -> None:
     assert read.dtype.kind == ("M" if name == "iso" else "f") and read.notna().all()
 
 
+@pytest.mark.parametrize("values", [[*map(str, range(1, 11))] * 40, [f"{number / 7:.4f}" for number in range(400)]])
+def test_one_mark_among_numbers_is_named(values: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    frame = pd.DataFrame({"rooms": [*values[:5], "-", *values[5:]], "y": [0.0, 0.5, 1.0] * 133 + [0.5, 0.0]})
+    said = "its texts are numbers, but for '-' (1 row), which becomes missing: T.Cast({'rooms': 'float64'}, "
+    said += "errors='coerce')"
+    assert gp.Features.auto(frame, target="y").remarks == [f"rooms: {said}"]
+    assert gp.Features.auto(frame, target="rooms").remarks == [f"the target rooms: {said}"]
+    assert caplog.messages[-1] == f"Features.auto takes the target rooms: {said}"
+
+
+def test_the_target_is_said_first() -> None:
+    frame = pd.DataFrame({f"c{place}": 0.5 for place in range(20)} | {"y": ["1", "2"] * 20})
+    assert gp.Features.auto(frame, target="y")._proposal_notes()[0].startswith("Features.auto takes the target y: ")
+
+
 @pytest.mark.parametrize("name", ["note", "tail"])
 def test_the_groups_that_are_said_are_features(name: str) -> None:
     group = eval(SAID[name].partition(": ")[2].partition(" learns")[0], {"pre": pre})
@@ -82,6 +98,16 @@ def test_few_rows_show_no_id() -> None:
     assert gp.Features.auto(FRAME[["application", "code", "note", "y"]][:19], target="y").remarks == []
     many = FRAME.assign(**{f"c{place}": 0.5 for place in range(20)})
     assert sum("the same value" in note for note in gp.Features.auto(many, target="y")._proposal_notes()) == 5
+
+
+@pytest.mark.parametrize("name", ["population_2011", "customer_id", "customerId"])
+def test_whole_numbers_that_differ_are_ids_by_their_name_or_range(name: str) -> None:
+    amounts = np.random.default_rng(0).permutation(np.unique(np.random.default_rng(1).integers(200, 900_000, 334)))
+    frame = pd.DataFrame({name: amounts, "y": amounts % 2})
+    remarks = [] if name == "population_2011" else [f"{name}: {SAID['application'].replace('application', name)}"]
+    assert gp.Features.auto(frame, target="y").remarks == remarks
+    notes = gp.from_frame(frame).describe()[name].notes
+    assert notes == (() if name == "population_2011" else ("an id: no value occurs twice",))
 
 
 @pytest.mark.parametrize("side", [False, True])
@@ -128,6 +154,64 @@ def test_a_column_that_alone_tells_the_target_is_named(copy: Callable[[pd.Series
     assert gp.Features.auto(frame, target=target).remarks == [said]
     frame.loc[:40, target] = frame[target].to_numpy()[:41][::-1]
     assert gp.Features.auto(frame, target=target).remarks == []
+
+
+def _draw_wages(num_rows: int = 1000) -> pd.DataFrame:
+    draw = np.random.default_rng(3)
+    wage = (np.exp(draw.normal(2, 0.6, num_rows)) * 10).round(2)
+    return pd.DataFrame({"x": wage + draw.normal(0, 9, num_rows), "wage": wage})
+
+
+@pytest.mark.parametrize(
+    ("target", "column"),
+    [
+        (lambda wage: wage > 100, lambda wage: wage),
+        (lambda wage: (wage > 100).map({False: "low", True: "high"}), lambda wage: wage),
+        (lambda wage: (wage > 100).astype(int), lambda wage: -np.log(wage).where(wage.index % 7 > 0)),
+        (lambda wage: (wage > 100).astype(int), lambda wage: wage.map("${:,.2f}".format)),
+        (lambda wage: pd.cut(wage, [0, 60, 80, 150, 1e9], labels=list("bdac")).astype(str), lambda wage: wage),
+        (lambda wage: pd.cut(wage, [0, 60, 80, 150, 1e9], labels=False), lambda wage: (wage * 100).round().astype(int)),
+        (np.log, lambda wage: wage),
+        (np.log, lambda wage: -(wage**3)),
+        (lambda wage: wage, lambda wage: np.log(wage).round(4)),
+        (lambda wage: wage, lambda wage: np.log(wage).astype("float32")),
+        (lambda wage: wage, lambda wage: wage.astype(str)),
+        (lambda wage: wage, lambda wage: wage.astype(str).where(wage.index % 50 > 0, "n/a")),
+        (lambda wage: wage, lambda wage: (wage * 12).map("{:.2f} €".format).str.replace(".", ",")),
+    ],
+)
+def test_a_number_whose_order_alone_tells_the_target_is_named(target: Callable[..., Any], column: Any) -> None:
+    wages = _draw_wages()
+    frame = wages[["x"]].assign(y=target(wages["wage"]), other=column(wages["wage"]))
+    said = "other: it alone tells 'y' in the first 1,000 rows: is it known before that is?"
+    assert said in gp.Features.auto(frame, target="y").remarks
+    assert not any("x: it alone" in remark for remark in gp.Features.auto(frame, target="y").remarks)
+    frame.loc[:40, "y"] = frame["y"].to_numpy()[40::-1]
+    assert not any("alone tells" in remark for remark in gp.Features.auto(frame, target="y").remarks)
+
+
+def test_an_order_that_says_little_of_the_target_is_not_named() -> None:
+    rows = np.arange(1000)
+    wages = _draw_wages().assign(day=pd.date_range("2020", periods=1000), place=rows, day_of_row=rows // 30)
+    trend = (rows**1.5).round()
+    for target in (trend, rows > 500, trend > 9000):
+        remarks = gp.Features.auto(wages.assign(y=target), target="y").remarks
+        assert not any("alone tells" in remark for remark in remarks), remarks
+    few = _draw_wages(190)
+    assert gp.Features.auto(few.assign(y=few["wage"] > 70), target="y").remarks == []
+    rare = _draw_wages()
+    rare["y"] = rare["wage"].rank() > 985
+    assert gp.Features.auto(rare, target="y").remarks == []
+    words = _draw_wages().assign(y=rows.astype(str) + "x")
+    assert not any("alone tells" in remark for remark in gp.Features.auto(words, target="y").remarks)
+
+
+@pytest.mark.parametrize("table", ["iris", "wine", "breast_cancer", "diabetes"])
+def test_features_of_ordinary_tables_do_not_tell_the_target(table: str) -> None:
+    frame = getattr(datasets, f"load_{table}")(as_frame=True).frame
+    assert not any("alone tells" in remark for remark in gp.Features.auto(frame, target="target").remarks)
+    binary = frame.assign(target=frame["target"] == frame["target"].iloc[0])
+    assert not any("alone tells" in remark for remark in gp.Features.auto(binary, target="target").remarks)
 
 
 def test_a_target_of_counts_is_asked_about() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -14,12 +15,15 @@ from gpupipe.io.description.column_summary import ColumnSummary, NumberSummary, 
 from gpupipe.schema import INTEGERS, Field, get_element_dtype
 from gpupipe.support.attributes import Answering
 from gpupipe.support.text import format_count
-from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+from gpupipe.support.text_kinds import explain_texts
 
 MAX_BARS = 16
 _NUM_TOP = 5
 _QUARTERS = np.array([0.25, 0.5, 0.75])
 _LEAST_ID_ROWS, _LEAST_ID_SHARE = 20, 0.98
+_ID_NAME = re.compile(
+    r"(^|[\W_])(?i:id|key|no|nr|number|code|index)$|[a-z](Id|ID|Key|No|Nr|Number|Code|Index)$|^(?i:id)_"
+)
 
 
 class Bar(NamedTuple):
@@ -116,6 +120,18 @@ def describe_column(item: Field, summary: ColumnSummary, association: float | No
     )
 
 
+def looks_like_id(name: str, count: int, low: int, high: int) -> bool:
+    """Return whether so many whole numbers, all of which differ, are ids and no amounts: by their name or range.
+
+    In a range of less than ten times their count (a tenth of its square, of less than a hundred), amounts would repeat.
+
+    Example:
+        >>> looks_like_id("population", 300, 40, 900_000), looks_like_id("customer_id", 300, 40, 900_000)
+        (False, True)
+    """
+    return bool(_ID_NAME.search(name)) or high - low < count * min(10, count / 10)
+
+
 def format_value(value: Any, *, is_date: bool = False) -> str:
     """Format a value of a column for a table."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -176,18 +192,20 @@ class _Facts:
         if values is None or summary.lengths is not None:
             return
         num_present = summary.num_rows - summary.num_missing
+        may_be_id = values.dtype == "string"
+        if values.dtype in INTEGERS:
+            may_be_id = looks_like_id(self.item.name, values.num_distinct, values.low, values.high)
         if values.low == values.high and num_present > 1:
             yield f"constant: {self.format(values.low)}{' or missing' if summary.num_missing else ''}"
-        elif values.dtype in (*INTEGERS, "string") and num_present >= _LEAST_ID_ROWS:
+        elif may_be_id and num_present >= _LEAST_ID_ROWS:
             if values.is_exact and values.num_distinct == num_present:
                 yield "an id: no value occurs twice"
             elif not values.is_exact and values.num_distinct >= _LEAST_ID_SHARE * num_present:
                 yield "looks like an id: about as many values as rows"
         if values.numbers is not None and not (math.isfinite(values.low) and math.isfinite(values.high)):
             yield "infinite values"
-        texts = [] if values.distinct.texts is None else values.distinct.texts.to_pylist()
-        if kind := recognise_texts(texts):
-            yield f"texts of {kind}: {suggest_parsing(self.item.name, kind, texts)}"
+        if kinds := explain_texts(self.item.name, values.count_texts()):
+            yield f"texts of {kinds}"
 
 
 def _find_edges(numbers: NumberSummary, *, is_whole: bool) -> Any:

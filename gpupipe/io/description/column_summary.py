@@ -102,6 +102,13 @@ class ValueSummary:
         """Whether each different value was counted."""
         return self.frequent.error == 0 or self.distinct.is_exact
 
+    def count_texts(self) -> dict[str, int]:
+        """Count the rows of each text, or of more than `limit` texts those of the frequent and of some more: a row."""
+        if self.distinct.texts is None:
+            return {}
+        counts = dict.fromkeys(self.distinct.texts.to_pylist(), 1)
+        return counts | dict(zip(self.frequent.values.to_pylist(), self.frequent.counts.tolist(), strict=True))
+
 
 @dataclass(frozen=True)
 class ColumnSummary:

@@ -8,7 +8,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig
-from gpupipe.io.description.column_description import ColumnDescription, format_value
+from gpupipe.io.description.column_description import ColumnDescription, format_value, looks_like_id
 from tests.raising import raises
 
 
@@ -65,3 +65,25 @@ def test_values_as_text(value: object, text: str) -> None:
 
 def test_a_day_as_text() -> None:
     assert format_value(np.datetime64("2013-01-01", "us"), is_date=True) == "2013-01-01"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_id"),
+    [
+        ("x", range(1000, 1020), True),
+        ("x", range(0, 2000, 5), True),
+        ("x", range(0, 200, 10), False),
+        ("x", range(0, 4000, 11), False),
+        ("id", range(0, 4000, 11), True),
+        ("PassengerId", range(0, 4000, 11), True),
+        ("id_customer", range(0, 4000, 11), True),
+        ("order-number", range(0, 4000, 11), True),
+        ("paid", range(0, 4000, 11), False),
+        ("number_of_rooms", range(0, 4000, 11), False),
+        ("monkey", range(0, 4000, 11), False),
+    ],
+)
+def test_ids_are_told_from_amounts(name: str, values: range, is_id: bool) -> None:
+    assert looks_like_id(name, len(values), values[0], values[-1]) is is_id
+    notes = gp.from_frame(pd.DataFrame({name: values})).describe()[name].notes
+    assert notes == (("an id: no value occurs twice",) if is_id else ())

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, ColumnNotFound, ExpressionError
 from gpupipe.io.description import describe as module
 from tests.io.tables import DATA, plain, tables
@@ -123,6 +124,15 @@ def test_what_is_remarkable_is_noted() -> None:
     assert notes["same"] == ("constant: 1",) and notes["sometimes"] == ("constant: x or missing",)
     assert notes["price"][1].startswith("texts of amounts of money: T.Derive(price=")
     assert notes["day"] == ("texts of times in ISO format: T.Cast({'day': 'timestamp'})",) and notes["zip"] == ()
+
+
+@pytest.mark.parametrize("values", [[*map(str, range(1, 11))] * 300, [f"{number / 7:.4f}" for number in range(3000)]])
+def test_one_mark_among_numbers_is_named_and_the_step_works(values: list[str]) -> None:
+    frame = pd.DataFrame({"rooms": [*values[:5], "-", *values[5:]]})
+    note = gp.from_frame(frame, num_partitions=3).describe()["rooms"].notes[-1]
+    assert note.startswith("texts of numbers, but for '-' (1 row), which becomes missing: T.Cast(")
+    parsed = eval(note.partition(": ")[2], {"T": T}).transform(frame)["rooms"]
+    assert parsed.isna().sum() == 1 and parsed.isna()[5]
 
 
 def test_rows_are_those_of_the_dataset() -> None:
