@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpupipe.errors import BadConfig, GpupipeError
@@ -125,6 +126,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
 
 def _score(parsed: argparse.Namespace) -> int:
     from gpupipe.cli.table import open_table
+    from gpupipe.io.jobs.destination import refuse_place_among_input
     from gpupipe.saving.artifact import load
 
     stem, dot, ending = parsed.output.rstrip("/").rpartition(".")
@@ -137,5 +139,8 @@ def _score(parsed: argparse.Namespace) -> int:
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     rows = open_table(parsed.input, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch)
+    # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
+    listings = [replace(listing, suffixes=("",)) for listing in rows.listings]
+    refuse_place_among_input(listings, parsed.output, ["part.parquet"], None)
     print(predict(rows).write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

@@ -21,7 +21,7 @@ from gpupipe.io.planning.partitions import FILE_SHIFT, Partition, ReadCounter, R
 from gpupipe.io.planning.query import EVERYTHING, Mapped
 from gpupipe.io.planning.row_filters import Bounds
 from gpupipe.io.planning.table import Source, Table, identify_job
-from gpupipe.io.stores import FileNote
+from gpupipe.io.stores import FileNote, Listing
 from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origin, are_related, has_values, name_memory, name_parts, tell_parts
@@ -160,6 +160,7 @@ class ConcatSource(Source):
         self.queries = [query for table in tables for query in table.queries]
         self.filters = frozenset[str].intersection(*(table.filters for table in tables))
         self.repeated = _find_repeated(tables)
+        self.listings = frozenset[Listing]().union(*(table.listings for table in tables))
         self._tables: dict[int, Table] = dict(enumerate(tables))
         self._first_files: list[int] | None = None
         self._partitions: list[Partition] | None = None

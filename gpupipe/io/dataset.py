@@ -342,8 +342,9 @@ class Dataset(Table):
             storage_options: for the file system of a URL; see `read_parquet`.
 
         Raises:
-            BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
-                since a part was written; another process is writing there; or the parent folder is missing.
+            BadFile: something else is there and `overwrite` is False, or no job wrote it; the folder or pattern that is
+                read would include it; input files have changed since a part was written; another process is writing
+                there; or the parent folder is missing.
             BadConfig: a single file cannot have an argument, or `partition_by` leaves no column.
             BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
@@ -26,7 +26,7 @@ from fsspec.compression import compr
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
-from fsspec.utils import infer_compression
+from fsspec.utils import glob_translate, infer_compression
 
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.cluster.executor import Executor
@@ -201,6 +201,38 @@ def find_stat(path: str, storage_options: StorageOptions | None = None) -> Stat 
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Folder or pattern whose files are listed anew by each call that reads it.
+
+    Args:
+        protocol: of its file system.
+        paths: the path in it, and of a local one also without links.
+        suffixes: what the names of the files in a folder end in.
+        is_pattern: whether `paths` are patterns, else they are a folder that has no manifest.
+        has_folders: whether the pattern matched folders alone.
+    """
+
+    protocol: str | tuple[str, ...]
+    paths: frozenset[str]
+    suffixes: tuple[str, ...]
+    is_pattern: bool = False
+    has_folders: bool = False
+
+    def includes(self, path: str) -> bool:
+        """Return whether a file of this path would be read; see `find_files`."""
+        above = [str(folder) for folder in PurePosixPath(path).parents]
+        folders = [folder for folder in above if folder in self.paths]
+        if self.is_pattern:
+            patterns = [re.compile(glob_translate(pattern)) for pattern in self.paths]
+            if any(pattern.match(path) for pattern in patterns):
+                return not path.rpartition("/")[2].startswith(".")
+            matches = [folder for folder in above if any(pattern.match(folder) for pattern in patterns)]
+            folders = [folder for folder in matches if self.has_folders and PurePosixPath(folder).name[0] != "."]
+        is_listed = path.lower().endswith(self.suffixes)
+        return is_listed and any(_is_data(path[len(folder) :].strip("/").split("/")) for folder in folders)
+
+
+@dataclass(frozen=True)
 class Input:
     """Input file: a local path or URL, and its stamp and bytes before anything was read; None where not known."""
 
@@ -210,6 +242,7 @@ class Input:
     stamp: str | None = None
     size: int | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # of `keys`, as text
+    listing: Listing | None = field(default=None, compare=False, repr=False)  # by which it was met; None of a file
 
     def stamped(self) -> Input:
         """Return the file with its current stamp and size."""
@@ -524,15 +557,21 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
         folders = {folder if is_local else fs.unstrip_protocol(folder): folder for folder in below}
         if not files and not folders:
             raise _make_missing_error(fs, path, inner)
+    paths = {inner, os.path.realpath(fixed or "/") + inner[len(fixed) :]} if is_local else {inner.rstrip("/")}
+    listing: Listing | None = Listing(fs.protocol, frozenset(paths), tuple(suffixes), kind is None, not files)
     for url, folder in folders.items():
         inside, manifest = _list_folder(fs, url, folder, suffixes, storage_options)
         files += inside
         if manifest is not None:
+            listing = listing if kind is None else None  # what the manifest lists is read, and no other file
             dtypes |= manifest.partition_by
             origins |= {name: manifest.origins[name] for name in manifest.partition_by if name in manifest.origins}
     keys = _cast_keys([_parse_keys(name[len(fixed) :].split("/")[:-1]) for name in files], dtypes, path)
     full = files if is_local else [fs.unstrip_protocol(name) for name in files]
-    return [Input(name, each, storage_options, origins=origins) for name, each in zip(full, keys, strict=True)]
+    return [
+        Input(name, each, storage_options, origins=origins, listing=listing)
+        for name, each in zip(full, keys, strict=True)
+    ]
 
 
 def _list_folder(
@@ -542,7 +581,7 @@ def _list_folder(
     below = _iter_files if isinstance(fs, LocalFileSystem) else fs.find
     listed = call_with_retries(lambda: list(below(folder)), path, "listed")
     inside = {name: name[len(folder) :].strip("/").split("/") for name in listed}
-    names = sorted(name for name, parts in inside.items() if not any(part[:1] in "._" for part in parts))
+    names = sorted(name for name, parts in inside.items() if _is_data(parts))
     manifest = Manifest.read(path, storage_options) if [MANIFEST] in inside.values() else None
     if manifest is not None:
         names = [f"{folder.rstrip('/')}/{name}" for name in manifest.files]
@@ -558,6 +597,11 @@ def _list_folder(
             problem, remedy = "the table that was written there has no rows", "write_parquet without partition_by="
         raise BadFile(path, problem, got=got, expected="at least one", remedy=remedy)
     return names, manifest
+
+
+def _is_data(parts: Sequence[str]) -> bool:
+    """Return whether a file holds data, by the parts of its path in a folder: writers hide what does not."""
+    return not any(part[:1] in "._" for part in parts)
 
 
 def _iter_files(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:

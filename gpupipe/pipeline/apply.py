@@ -24,6 +24,7 @@ from gpupipe.io import Dataset, FrameFunction, concat, from_frame, in_halves, ru
 from gpupipe.io.planning.table import Table, identify_job, map_frames
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
+from gpupipe.io.stores import Listing
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.target import TargetSet
 from gpupipe.preprocessing import Invertible
@@ -209,6 +210,12 @@ class TransformPlan:
         """The source's columns that window steps look at in other rows."""
         plans = (self._before(position, step) for position, (step, _, _) in self.window_steps.items())
         return {name for plan in plans for name in plan.reads}
+
+    @property
+    def listings(self) -> frozenset[Listing]:
+        """The folders and patterns of the tables that its steps join."""
+        tables = (step.right for step in self.steps if isinstance(step, TableJoin))
+        return frozenset[Listing]().union(*(table.listings for table in tables if isinstance(table, Dataset)))
 
     @property
     def current_reads(self) -> set[str]:
@@ -536,6 +543,7 @@ class BoundPipeline:
                 identity=identity,
                 draws_rows=self.draws_rows,
                 owned_columns=owned_columns,
+                listings=self.plan.listings,
             )
         owner = infer_backend(data)
         coded, row_ids = self._read_frame(data, owner, rows, history)

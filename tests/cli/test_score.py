@@ -63,6 +63,20 @@ def test_the_same_command_goes_on_with_new_files(tmp_path: Path, capsys: pytest.
     assert main([*call, "--proba", "--overwrite"]) == 0 and "; 1 written now" in capsys.readouterr().out
 
 
+def test_scores_are_not_written_where_the_input_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "run")
+    (tmp_path / "in").mkdir()
+    FRAME.to_csv(tmp_path / "in" / "a.csv", index=False)
+    for name in ("scores", "scores.parquet"):
+        out = str(tmp_path / "in" / name)
+        for more in ([], ["--overwrite"]):
+            assert main(["score", str(tmp_path / "run"), str(tmp_path / "in"), out, *more]) == 2
+            error = capsys.readouterr().err
+            assert "the next call would read what is written there" in error and f"Try: '{tmp_path}/{name}'" in error
+        assert not Path(out).exists()
+    assert main(["score", str(tmp_path / "run"), str(tmp_path / "in"), str(tmp_path / "in" / "_scores")]) == 0
+
+
 def test_bad_input_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "run")
     FRAME[["x"]].to_parquet(tmp_path / "rows.parquet")

@@ -568,6 +568,7 @@ class FileSource(Source):
         readings, self.files = agree_on_schema(files, None if columns is None else as_list(columns), policy)
         self.left_out: Mapping[str, str] = policy.left_out
         self.notes: Sequence[FileNote] = policy.close(len(self.files))
+        self.listings = frozenset(file.origin.listing for file in self.files.values() if file.origin.listing)
         self.reads = ReadCounter()
         self._spool, self._limit = spool, limit
         units = _find_units(self.files.values())

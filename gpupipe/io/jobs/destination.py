@@ -6,8 +6,9 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
@@ -23,6 +24,7 @@ from gpupipe.io.stores import (
     PART_SHAPE,
     RECORDS,
     FileNote,
+    Listing,
     Manifest,
     Part,
     StorageOptions,
@@ -50,6 +52,25 @@ def open_destination(where: str, storage_options: StorageOptions | None) -> Iter
         folder = LocalFolder(str(follow_links(where)))  # workers may run in another folder
         with writing(Path(folder.where)), folder.lock():
             yield folder
+
+
+def refuse_place_among_input(
+    listings: Iterable[Listing], where: str, names: Iterable[str], storage_options: StorageOptions | None
+) -> None:
+    """Raise `BadFile` where a call that reads the same again would read a file of these names, at `where` or below."""
+    fs, path = locate(where, storage_options)
+    paths = {path.rstrip("/")} if is_remote(where) else {path, os.path.realpath(path)}
+    files = [f"{path}/{name}".rstrip("/") for path in paths for name in names]
+    for listing in listings:
+        is_replaced = not listing.is_pattern and paths & listing.paths  # its manifest will list what is written alone
+        if listing.protocol == fs.protocol and not is_replaced and any(map(listing.includes, files)):
+            folder = min(listing.paths)
+            if listing.is_pattern:
+                folder = re.split(r"[*?\[]", folder, maxsplit=1)[0].rpartition("/")[0]
+            parent, name = folder.rpartition("/")[0], path.rstrip("/").rpartition("/")[2]
+            beside = fs.unstrip_protocol(f"{parent}/{name}" if parent else f"{folder}/_{name}").removeprefix("file://")
+            problem, expected = "the next call would read what is written there", "a place outside of what is read"
+            raise BadFile(where, problem, got=min(listing.paths), expected=expected, remedy=f"{beside!r}")
 
 
 @contextmanager

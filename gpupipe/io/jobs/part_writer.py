@@ -30,7 +30,13 @@ from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
-from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
+from gpupipe.io.jobs.destination import (
+    Destination,
+    create_file,
+    open_destination,
+    refuse_place_among_input,
+    write_quarantine,
+)
 from gpupipe.io.planning.partitions import Partition, row_bytes
 from gpupipe.io.planning.query import EVERYTHING, Mapped
 from gpupipe.io.planning.run_partitions import Tell, in_halves, run_partitions
@@ -38,7 +44,16 @@ from gpupipe.io.planning.table import Table, identify_job
 from gpupipe.io.relational.gathering import PlanSource, count_largest_partition, read_group_rows
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import group_rows, shuffle
-from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
+from gpupipe.io.stores import (
+    MANIFEST,
+    Manifest,
+    Part,
+    StorageOptions,
+    check_folder_text,
+    folder_name,
+    is_remote,
+    locate,
+)
 from gpupipe.schema import FLOATS, ROW, Schema, get_element_dtype
 from gpupipe.support.origins import IN_MEMORY, rename_tables, write_origins
 from gpupipe.support.validation import check_choice, check_integer
@@ -301,6 +316,8 @@ def write_dataset(
         problem, expected = f"{where.rpartition('/')[2]} is one file", "a folder for files= and partition_by="
         remedy = f"write_parquet({where.removesuffix('.parquet')!r}, ...)"
         raise BadConfig("write_parquet", problem, expected=expected, remedy=remedy)
+    first_file = "/".join([*(f"{folder_name(key)}=value" for key in options.partition_by), "part-00000.parquet"])
+    refuse_place_among_input(dataset.listings, where, [""] if is_file else [first_file, MANIFEST], storage_options)
     backend = get_executor().resolve(dataset.backend)
     dataset = replace(dataset, schema=dataset.locate_origins())
     dataset = shuffle(dataset, options.seed) if options.shuffle == "full" else dataset

@@ -14,6 +14,7 @@ from gpupipe.errors import AttributeNotFound
 from gpupipe.expressions.derivation import Derivation
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.row_filters import Between, Condition, RandomSplit, RowIdFilter, Selection
+from gpupipe.io.stores import Listing
 
 FrameFunction: TypeAlias = Callable[..., Frame]
 
@@ -28,6 +29,7 @@ class Mapped:
     identity: Callable[[], str | None] = lambda: None  # tells it apart in any process; None where nothing does
     draws_rows: bool = False  # whether it is given, as third argument, the identities of the rows the index counts
     owned_columns: frozenset[str] = frozenset()  # the columns that come out in memory nobody else holds
+    listings: frozenset[Listing] = frozenset()  # the folders and patterns of other tables that it looks rows up in
 
     def needs(self, outputs: AbstractSet[str]) -> AbstractSet[str]:
         """Return the columns it is given for `outputs`."""

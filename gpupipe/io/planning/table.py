@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange
 from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.planning.row_filters import Between, Bounds, Condition, RandomSplit, Where, excludes, name_ranges
-from gpupipe.io.stores import FileNote
+from gpupipe.io.stores import FileNote, Listing
 from gpupipe.schema import Field, Schema
 from gpupipe.support.origins import When, cut_out, name_table
 from gpupipe.support.validation import as_list
@@ -31,6 +31,7 @@ class Source(Protocol):
     queries: Sequence[Query] = ()  # those that its partitions have been through, where tables are put together
     filters: frozenset[str] = frozenset()  # those that all its rows have passed before
     repeated: frozenset[str] = frozenset()  # the tables of which one row may be in several of its rows
+    listings: frozenset[Listing] = frozenset()  # the folders and patterns that name its files
     # What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     # None where a function that made them has no name.
     made_by: str | None
@@ -117,6 +118,12 @@ class Table:
     def filters(self) -> frozenset[str]:
         """The conditions that all rows have passed."""
         return self.source.filters | {stage.text for stage in self.query.stages if isinstance(stage, Where)}
+
+    @property
+    def listings(self) -> frozenset[Listing]:
+        """The folders and patterns that name its files, and those of the tables that functions look rows up in."""
+        stages = (stage for stage in self.query.stages if isinstance(stage, Mapped))
+        return self.source.listings.union(*(stage.listings for stage in stages))
 
     def locate_origins(self) -> Schema:
         """Return the schema with the origins of this part of the rows, where splits and filters have left out others.
@@ -239,6 +246,7 @@ def map_frames(
     keeps_rows: bool = False,
     identity: Callable[[], str | None] = lambda: None,
     draws_rows: bool = False,
+    listings: frozenset[Listing] = frozenset(),
 ) -> AnyTable:
     """Return a table whose partitions are `function(frame, backend)` of this one's, with the columns of `schema`.
 
@@ -246,6 +254,6 @@ def map_frames(
     """
     table.require(reads, "map_frames")
     query = table.query.then(
-        Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns))
+        Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns), listings)
     )
     return replace(table, schema=schema, query=query, backend=backend or table.backend)

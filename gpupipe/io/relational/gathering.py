@@ -30,6 +30,7 @@ from gpupipe.io.formats.spill import GROUP_BYTES, DerivedFrame, DerivedSource, S
 from gpupipe.io.planning.partitions import Partition, RowRange, row_bytes
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.table import AnyTable, Source, Table, identify_job
+from gpupipe.io.stores import Listing
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.support.forks import require_threads
 
@@ -327,6 +328,7 @@ class PlanSource(DerivedSource):
         super().__init__(schema, identify_plan(verb, tables, options), inputs)
         self.notes, self.filters = tables[0].source.notes, tables[0].filters
         self.repeated = tables[0].source.repeated
+        self.listings = frozenset[Listing]().union(*(table.listings for table in tables))
         self._tables, self._verb, self._prepare = tables, verb, prepare
         self._lock, self._result, self._rows = RLock(), None, 0
 
@@ -373,6 +375,7 @@ class PlanSource(DerivedSource):
                 source = result.source(self._rows, self._verb, self.made_by, self._inputs)
                 source.notes, source.reads = self.notes, self.reads
                 source.filters, source.repeated = self.filters, self.repeated
+                source.listings = self.listings
                 self._result = result, source
                 del self._tables, self._prepare  # what the rows are made of may go
             return self._result

@@ -486,7 +486,16 @@ def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
         return None if inputs is None else identify_plan("join_asof", [right], (sorted(inputs.items()), asof))
 
     schema = Schema([*left.schema, *asof.added_fields])
-    return map_frames(left, attach, schema, left.columns, keeps_rows=True, identity=identity, draws_rows=True)
+    return map_frames(
+        left,
+        attach,
+        schema,
+        left.columns,
+        keeps_rows=True,
+        identity=identity,
+        draws_rows=True,
+        listings=right.listings,
+    )
 
 
 def _find_nearest(left: Table, right: Table, asof: AsOfSpec) -> SideColumns:

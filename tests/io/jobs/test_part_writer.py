@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe import files
+from gpupipe import transforms as T
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
 from gpupipe.io.jobs import part_writer
@@ -194,12 +195,84 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: p
     assert refused.value.where == str(tmp_path / "out")
 
 
-def test_a_job_does_not_go_on_from_its_own_result(tmp_path: Path) -> None:
-    pd.DataFrame({"x": [1, 2]}).to_parquet(tmp_path / "day.parquet")
-    gp.read_parquet(tmp_path).write_parquet(tmp_path / "out")
-    with raises(BadFile, where=f"{tmp_path}/out", got=f"{tmp_path}/out/part-00000.parquet", remedy="another path"):
-        gp.read_parquet(tmp_path).write_parquet(tmp_path / "out")
-    assert len(gp.read_parquet(tmp_path / "out")) == 2
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("read", "out"),
+    [
+        ("in", "in/clean"),
+        ("in", "in/clean.parquet"),
+        ("link", "in/clean"),
+        ("in", "link/deep/clean"),
+        ("in/*.parquet", "in/clean.parquet"),
+        ("link/*.parquet", "in/clean.parquet"),
+        ("in/**/*.parquet", "in/clean"),
+        ("in/**", "in/_clean"),
+        ("*", "clean"),
+        ("i*", "in/clean"),
+    ],
+)
+def test_a_job_does_not_write_where_its_input_is_read(tmp_path: Path, read: str, out: str, overwrite: bool) -> None:
+    folder = tmp_path / "data"
+    (folder / "in" / "deep").mkdir(parents=True)
+    (folder / "link").symlink_to(folder / "in")
+    pd.DataFrame({"x": [1, 2]}).to_parquet(folder / "in" / "day.parquet")
+    with raises(BadFile, where=out, match="the next call would read what is written there") as refusal:
+        gp.read_parquet(folder / read).write_parquet(folder / out, overwrite=overwrite)
+    assert not (folder / out).exists()
+    beside = refusal.value.remedy.strip("'")
+    gp.read_parquet(folder / "in").write_parquet(beside, overwrite=overwrite)
+    assert values(gp.read_parquet(beside), "x") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("read", "out"),
+    [
+        ("in", "in/_clean"),
+        ("in", "in/.clean.parquet"),
+        ("in", "in-clean"),
+        ("in", "clean.parquet"),
+        ("in/*.parquet", "in/clean"),
+        ("in/*.parquet", "in/clean.parq/x.parquet"),
+        ("in/day.parquet", "in/clean.parquet"),
+        ("in/day.parquet", "in/clean"),
+        ("written", "written/clean"),
+    ],
+)
+def test_a_job_may_write_where_the_next_call_does_not_read(tmp_path: Path, read: str, out: str) -> None:
+    (tmp_path / "in" / "clean.parq").mkdir(parents=True)
+    pd.DataFrame({"x": [1, 2]}).to_parquet(tmp_path / "in" / "day.parquet")
+    gp.read_parquet(tmp_path / "in").write_parquet(tmp_path / "written")
+    for _ in range(2):
+        gp.read_parquet(tmp_path / read).write_parquet(tmp_path / out, overwrite=True)
+        assert values(gp.read_parquet(tmp_path / out), "x") == values(gp.read_parquet(tmp_path / read), "x") == [1, 2]
+
+
+def test_a_job_may_write_below_a_folder_of_other_files(tmp_path: Path) -> None:
+    (tmp_path / "day.csv").write_text("x\n1\n2\n")
+    for _ in range(2):
+        gp.read_csv(tmp_path).write_parquet(tmp_path / "clean", overwrite=True)
+        assert values(gp.read_parquet(tmp_path / "clean"), "x") == [1, 2]
+
+
+@pytest.mark.parametrize("verb", ["join", "join_asof", "concat", "sort", "group_by", "T.Join", "transform"])
+def test_no_table_that_a_job_reads_has_its_result_among_its_files(tmp_path: Path, verb: str) -> None:
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        pd.DataFrame({"k": [1, 2], name: [3.0, 4.0]}).to_parquet(tmp_path / name / "day.parquet")
+    left, right = (gp.read_parquet(tmp_path / name) for name in ("left", "right"))
+    whole = gp.from_frame(left.compute())
+    table = {
+        "join": lambda: whole.join(right, on="k"),
+        "join_asof": lambda: whole.join_asof(right, on="k"),
+        "concat": lambda: gp.concat([gp.from_frame(right.compute()), right]),
+        "sort": lambda: right.sort("k"),
+        "group_by": lambda: right.group_by("k").agg(n=("right", "sum")),
+        "T.Join": lambda: gp.Pipeline([T.Join(right, on="k")]).fit(left).transform(left),
+        "transform": lambda: gp.Pipeline([T.Derive(z="k + 1")]).fit(right).transform(right),
+    }[verb]()
+    with raises(BadFile, where="right/out", remedy=repr(f"{tmp_path}/out")):
+        table.write_parquet(tmp_path / "right" / "out", overwrite=True)
+    assert [file.name for file in (tmp_path / "right").iterdir()] == ["day.parquet"]
 
 
 def test_a_file_may_be_replaced_by_what_is_read_from_it(tmp_path: Path) -> None:
