@@ -103,7 +103,9 @@ class ColumnNotFound(GpupipeError, KeyError):
 
 
 class SchemaMismatch(GpupipeError, ValueError):
-    """Schema mismatch: a frame or file has other columns or dtypes than the schema it is checked against."""
+    """Schema mismatch: a frame or file has other columns or dtypes than its schema; `column` has a value of another."""
+
+    column: str | None = None
 
 
 class BadData(GpupipeError, ValueError):

@@ -13,6 +13,9 @@ from pathlib import Path
 from gpupipe.errors import BadConfig, GpupipeError
 from gpupipe.version import __version__
 
+_PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "encoding", "names", "sep", "thousands", "timestamp_formats")
+"""Arguments of readers that the command has no options for."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""
@@ -28,9 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _name_options(text: str) -> str:
-    """Replace keywords by the command's options, but for those of a call that is written out."""
+    """Replace keywords by the command's options, but for those of a call that is written out; name those of Python."""
     text = re.sub(r"(?<!, )overwrite=True", "--overwrite", text)
-    return re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
+    text = re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
+    return re.sub(rf"(?<=[ \n])(?<!\(\.\.\., )({'|'.join(_PYTHON_ARGUMENTS)})=", r"in Python \1=", text, count=1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     for reading in (inspect, score):
         answers, damaged = ["raise", "skip", "quarantine"], "what to do about a file that is damaged"
         reading.add_argument("--on-bad", choices=answers, default="raise", help=damaged)
-        other = "what to do about a file that has other columns or types"
+        other = "what to do about a file that has other columns or types than the first, or a value of another type"
         reading.add_argument("--on-mismatch", choices=[*answers, "cast"], default="raise", help=other)
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)

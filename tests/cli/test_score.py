@@ -125,6 +125,29 @@ def test_a_file_with_other_columns_is_cast_where_that_is_asked_for(
     assert main([*call, "--on-mismatch", "cast"]) == 0 and "120 of 120 rows" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_integers_with_gaps_are_scored_where_files_are_cast(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As pandas writes them: `3.0`, and nothing where there was no value."""
+    frame = pd.DataFrame({"code": np.arange(8), "y": [0, 1] * 4})
+    pipeline = gp.Pipeline([], gp.Features((["code"], pre.SimpleImputer()), target="y")).fit(frame)
+    gp.save(tmp_path / "m", pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,), seed=1))
+    (tmp_path / "n").mkdir()
+    texts = {"csv": ["code\n1\n", 'code\n3.0\n""\n'], "jsonl": ['{"code": 1}', '{"code": 3.0}\n{"code": null}']}[kind]
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / "n" / f"{name}.{kind}").write_text(text)
+    call = ["score", str(tmp_path / "m"), str(tmp_path / "n"), str(tmp_path / "out")]
+    assert main(call) == 2 and main(["inspect", str(tmp_path / "n")]) == 2
+    first, second = capsys.readouterr().err.split("Try: ")[1:]
+    for remedy in (first, second):
+        assert remedy.startswith("--on-mismatch cast") and "or in Python dtypes={'code': 'float64'}" in remedy
+        assert "--on-mismatch quarantine, which leaves the file out" in remedy
+    assert main([*call, "--on-mismatch", "quarantine"]) == 0 and "1 of 1 rows" in capsys.readouterr().out
+    call[-1] = str(tmp_path / "cast")
+    assert main([*call, "--on-mismatch", "cast"]) == 0 and "3 of 3 rows" in capsys.readouterr().out
+
+
 def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "run", T.Map(double, reads=["x"], adds=["twice"]))
     FRAME.to_parquet(tmp_path / "rows.parquet")

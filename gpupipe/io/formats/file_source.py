@@ -52,6 +52,7 @@ class TableFile:
     schema: pa.Schema = field(repr=False)
     group_rows: tuple[int, ...]
     num_bytes: int = 0
+    num_heads: int = 0  # the rows before those of the table, such as a header
     unit: ClassVar[str] = "group"  # what its groups are called
 
     @property
@@ -536,7 +537,7 @@ def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[Non
         ends = [0, *accumulate(file.group_rows)]
         rows = chain.from_iterable(range(ends[group], ends[group + 1]) for group in groups)
         row = next(islice(rows, cause.row or 0, None))
-        problem = f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit"
+        problem = f"row {file.num_heads + row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit"
         remedy = "on_mismatch='skip'; a file of the other type named first, if that holds all; or it written anew"
         raise SchemaMismatch(path, problem, got=cause.got, expected=cause.expected, remedy=remedy) from cause
     except SchemaMismatch as cause:

@@ -7,7 +7,7 @@ import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +86,8 @@ def read_csv(
             formats alone, in digits too, as `"%Y%m%d"`. Times with an offset become UTC, which `Dataset.conversions`
             notes.
         on_mismatch: for a file that lacks a column of the first, or has a value that does not fit its column; with
-            `"cast"` values still have to fit. Columns that the first file does not have are left out and noted.
+            `"cast"` a later file's column of another type is cast exactly (3.0 to int64 3), or is an error when it is
+            read. Columns that the first file does not have are left out and noted.
         on_bad: for a file that cannot be read, in any row.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
@@ -171,8 +172,8 @@ def read_json(
         columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.
-        on_mismatch: with `"cast"` new keys are left out in the first file too, as they are in later ones, and values
-            still have to fit.
+        on_mismatch: with `"cast"` new keys are left out in the first file too, as they are in later ones, and a column
+            of another type is cast, as by `read_csv`.
         on_bad: for a file that cannot be read, in any line.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
@@ -261,6 +262,10 @@ class _Parser(ABC):
                     bar.set_postfix_str(input_file.path.rpartition("/")[2])
                     try:
                         return self._parse(input_file)
+                    except SchemaMismatch as error:
+                        if error.column is None or len(inputs) == 1:
+                            raise
+                        raise self._offer_for_many_files(error, error.column) from error
                     finally:
                         bar.update()
 
@@ -270,6 +275,38 @@ class _Parser(ABC):
             self._spool.remove()
             raise
         return Dataset(source, source.schema, self._backend)
+
+    def _write_or_cast(
+        self, file: TextFile, columns: Mapping[str, Column], input_file: Input, infer: Callable[[], dict[str, Column]]
+    ) -> tuple[ParquetFile, dict[str, Column]]:
+        """Write columns as `_write` does; where files are cast, one whose values do not fit in the file's own type.
+
+        The source casts it when it is read, as one of a Parquet file. The types that are returned are the known ones.
+        """
+        file_columns: dict[str, Column] = {}
+        while True:
+            try:
+                parquet_file, final_columns = self._write(file, {**columns, **file_columns}, input_file)
+            except SchemaMismatch as error:
+                name = error.column
+                if name is None or name in file_columns or not self._policy.casts or not self._columns:
+                    raise
+                kind, column = columns[name].kind, infer().get(name, columns[name])
+                # A number in text is no time, as one of microseconds in a Parquet file is.
+                is_time = pa.types.is_timestamp(kind) != pa.types.is_timestamp(column.kind)
+                if is_time or column.kind in (kind, pa.null()):
+                    raise
+                file_columns[name] = column
+            else:
+                return parquet_file, {**final_columns, **{name: columns[name] for name in file_columns}}
+
+    def _offer_for_many_files(self, error: SchemaMismatch, name: str) -> SchemaMismatch:
+        """Return the error for a value that does not fit, with what helps where there are other files."""
+        remedy = f"{error.remedy}; or on_mismatch='quarantine', which leaves the file out"
+        is_whole = re.fullmatch(r"[-+]?[0-9]+\.0*", str(error.got)) and error.expected.startswith(("int", "uint"))
+        if is_whole and self._columns and name not in self._dtypes and not self._policy.casts:
+            remedy = f"on_mismatch='cast', which reads whole numbers; or {remedy}"
+        return SchemaMismatch(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
 
     @abstractmethod
     def _parse(self, input_file: Input) -> ParquetFile:
@@ -335,9 +372,11 @@ class _CsvParser(_Parser):
             self._policy.leave_out(
                 input_file.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
             )
-            parquet_file, final_columns = self._write(
-                file, {name: columns[name] for name in columns if name in file.names}, input_file
+            shared_columns = {name: columns[name] for name in columns if name in file.names}
+            parquet_file, final_columns = self._write_or_cast(
+                file, shared_columns, input_file, lambda: file.infer(self._dtypes, [*shared_columns])
             )
+            parquet_file = replace(parquet_file, num_heads=0 if form.names else 1)
         if not self._columns:
             self._log_formats(final_columns, input_file.path)
         self._first, self._columns = first, columns | final_columns
@@ -379,7 +418,7 @@ class _JsonParser(_Parser):
             columns = self._columns or self._infer(file, input_file)
             first = self._first or input_file.path
             file.left_out = set(self._left_out)
-            parquet_file, columns = self._write(file, columns, input_file)
+            parquet_file, columns = self._write_or_cast(file, columns, input_file, lambda: file.infer(self._dtypes))
             for name, row in file.new.items():
                 # A column of the table, and no type is known of it.
                 if not self._policy.casts and first == input_file.path:

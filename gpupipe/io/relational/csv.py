@@ -215,9 +215,8 @@ class CsvFile(TextFile):
         if len({*times.values()}) > 1:
             expected = f"one time, not {' and '.join(f'{time} by {form!r}' for form, time in times.items())}"
             remedy = self._suggest_formats(columns, name)
-            raise SchemaMismatch(
-                self._path, f"{where}: two times in one text", got=value, expected=expected, remedy=remedy
-            )
+            problem = f"{where}: two times in one text"
+            raise SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
         remedy = "timestamp_formats=['%d/%m/%Y'], as the times are written"
         if name in self._form.column_formats:
             remedy = f"its format beside {', '.join(own_formats)}, or dtypes={{{name!r}: 'string'}} in their place"
@@ -231,7 +230,9 @@ class CsvFile(TextFile):
             if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", value) and not self._form.thousands:
                 remedy = f"thousands=',', or {remedy}"
         expected = f"{dtype_from_arrow(kind)}, as asked for or as the first values show"
-        raise SchemaMismatch(self._path, f"{where}: invalid value", got=value, expected=expected, remedy=remedy)
+        error = SchemaMismatch(self._path, f"{where}: invalid value", got=value, expected=expected, remedy=remedy)
+        error.column = name
+        raise error
 
     def _suggest_formats(self, columns: Mapping[str, Column], name: str) -> str:
         """Suggest formats by column for all whose rows need the caller's; text for a column that needs two at odds."""

@@ -41,6 +41,7 @@ from gpupipe.io.relational.text_file import (
 )
 from gpupipe.io.relational.time_formats import NAIVE, TimeFormats
 from gpupipe.io.stores import one_line, refuse_packed
+from gpupipe.schema import FLOATS, INTEGERS, get_element_dtype, to_list_dtype
 
 _QUOTE, _COLON, _N, _U, _SPACE, _BACKSLASH = b'":nu \\'
 _LOOKED_AT = 50_000
@@ -175,11 +176,12 @@ class JsonFile(TextFile):
                     for path, leaf in _iter_values(value, name):
                         word = first.setdefault(path, _WORDS[type(leaf)])
                         if word != _WORDS[type(leaf)]:
-                            raise self._unfit(row, name, leaf, f"{word}, as in the rows before")
+                            raise self._unfit(row, name, leaf, f"{word}, as in the rows before", column)
                 else:
                     for path, leaf, kind in _find_misfits(value, column.kind, name):
                         if kind is not None:
-                            raise self._unfit(row, name, leaf, f"{dtype_from_arrow(kind)}; types are {_SOURCE}")
+                            expected = f"{dtype_from_arrow(kind)}; types are {_SOURCE}"
+                            raise self._unfit(row, name, leaf, expected, column)
                         self.new.setdefault(path, row)
             if row % _LOOKED_AT == 0:
                 self._check_times(texts, times)
@@ -191,7 +193,7 @@ class JsonFile(TextFile):
             unfit = frame.select(parse(pl.col(""), column, strict=False).is_null()).to_series().arg_true()
             if len(unfit):
                 row = [*texts[name]][unfit[0]]
-                raise self._unfit(row, name, texts[name][row], f"timestamp; types are {_SOURCE}")
+                raise self._unfit(row, name, texts[name][row], f"timestamp; types are {_SOURCE}", column)
             texts[name].clear()
 
     def _object(self, line: bytes, row: int) -> dict[str, Any]:
@@ -206,14 +208,19 @@ class JsonFile(TextFile):
                 remedy = f"gp.from_frame(pandas.read_json({self._path!r})), for an array of objects"
             raise BadFile(self._path, problem, got=text[:80], expected=expected, remedy=remedy) from cause
 
-    def _unfit(self, row: int, name: str, value: object, expected: str) -> SchemaMismatch:
+    def _unfit(self, row: int, name: str, value: object, expected: str, column: Column | None) -> SchemaMismatch:
         problem, remedy = f"row {row}, column {name!r} does not fit", f"columns=[...] without {name!r}"
+        dtype = None if column is None else dtype_from_arrow(column.kind)
+        element = dtype and get_element_dtype(dtype)
         if isinstance(value, str):
             remedy = f"T.Cast({{{name!r}: ...}}) of text, where all values are in quotes"
-        elif type(value) is int and expected.startswith(("int", "uint", "number")):
-            remedy = f"dtypes={{{name!r}: 'float64'}}, which rounds"
+        elif type(value) in (int, float) and (element or dtype) in (*INTEGERS, *FLOATS):
+            wider_dtype = to_list_dtype("float64") if element else "float64"
+            remedy = f"dtypes={{{name!r}: {wider_dtype!r}}}" + (", which rounds" if type(value) is int else "")
         remedy += "; or the file written again with values of one type"
-        return SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
+        error = SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
+        error.column = name
+        return error
 
 
 def _build_value(source: pl.Expr, column: Column, *, careful: bool, on_gpu: bool) -> pl.Expr:

@@ -100,8 +100,8 @@ def test_a_quarantined_file_is_named_beside_what_is_written(tmp_path: Path) -> N
 def test_skipped_files_leave_no_file_beside_the_output(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(whole())
     (tmp_path / "b.parquet").write_bytes(b"")
-    gp.read_parquet(tmp_path, on_bad="skip").write_parquet(tmp_path / "out")
-    assert not (tmp_path / "out" / "_quarantine.jsonl").exists()
+    gp.read_parquet(tmp_path, on_bad="skip").write_parquet(tmp_path / "_out")
+    assert not (tmp_path / "_out" / "_quarantine.jsonl").exists()
 
 
 def test_nothing_but_bad_files(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_another_schema_is_an_error_cast_or_skipped(tmp_path: Path, table: pa.Ta
     assert told in note.reason
     # Statistics are of the file's own type: a condition looks at the values.
     assert len(cast.filter("n >= 3")) == (added["n"] == 3)
-    assert cast.write_parquet(tmp_path / "out.parquet").notes == (note,)
+    assert cast.write_parquet(tmp_path / "_out.parquet").notes == (note,)
 
 
 def test_a_value_that_does_not_fit_the_cast_is_named(tmp_path: Path) -> None:

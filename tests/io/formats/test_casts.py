@@ -16,6 +16,7 @@ import gpupipe as gp
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import inspect
 from tests.io.tables import values
+from tests.raising import raises
 
 WRITERS = {
     "parquet": (lambda table, path: pq.write_table(table, path, row_group_size=2), gp.read_parquet),
@@ -122,3 +123,70 @@ def test_a_pyarrow_dataset_of_files_that_differ(tmp_path: Path) -> None:
         gp.from_frame(pads.dataset(tmp_path)).compute()
     assert caught.value.got == 123456789.123
     assert "row 2, column 'v'" in caught.value.problem
+
+
+TEXT_READERS = {"csv": gp.read_csv, "jsonl": gp.read_json}
+
+
+def read_texts(folder: Path, kind: str, *texts: str, **options: Any) -> gp.Dataset:
+    for number, text in enumerate(texts):
+        (folder / f"{number}.{kind}").write_text(text)
+    return TEXT_READERS[kind](folder, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        ("csv", "v\n1\n", 'v\n3.0\n""\n5.0\n', [1, 3, None, 5]),
+        ("csv", "v\n1\n", "v\nTrue\nFalse\n", [1, 1, 0]),
+        ("csv", "v\nTrue\n", "v\n0.0\n1.0\n", [True, False, True]),
+        ("csv", "w,v\n2,1\n", "w,v\n3.0,4.0\n5,6\n", [1, 4, 6]),
+        ("jsonl", '{"v": 1}\n', '{"v": 3.0}\n{"w": 0}\n{"v": 5.0}\n', [1, 3, None, 5]),
+        ("jsonl", '{"v": [1]}\n', '{"v": [3.0, 4.0]}\n{"v": null}\n', [[1], [3, 4], None]),
+    ],
+)
+def test_text_of_another_type_is_cast(
+    tmp_path: Path, kind: str, first: str, second: str, expected: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = read_texts(tmp_path, kind, first, second, on_mismatch="cast")
+    assert values(dataset, "v") == expected
+    assert f"{tmp_path}/1.{kind}: cast, column " in caplog.text
+    assert dataset.schema["v"].dtype == TEXT_READERS[kind](tmp_path / f"0.{kind}").schema["v"].dtype
+
+
+@pytest.mark.parametrize(
+    ("kind", "second", "row", "value"),
+    [
+        ("csv", 'v\n3.0\n""\n5.5\n', 4, 5.5),
+        ("csv", "v\n3.0\nx\n", 2, "3.0"),
+        ("jsonl", '{"v": 3.0}\n{"v": null}\n{"v": 5.5}\n', 3, 5.5),
+    ],
+)
+def test_text_whose_cast_would_lose_something_is_an_error(
+    tmp_path: Path, kind: str, second: str, row: int, value: object
+) -> None:
+    first = {"csv": "v\n1\n", "jsonl": '{"v": 1}\n'}[kind]
+    with raises(SchemaMismatch, where=f"1.{kind}", got=value, match=f"row {row}, column 'v'"):
+        read_texts(tmp_path, kind, first, second, on_mismatch="cast").compute()
+
+
+@pytest.mark.parametrize(("first", "second"), [("2024-01-01", "20240102"), ("20240102", "2024-01-01")])
+def test_a_number_in_text_becomes_no_time(tmp_path: Path, first: str, second: str) -> None:
+    with raises(SchemaMismatch, where="1.csv", got=second):
+        read_texts(tmp_path, "csv", f"v\n{first}\n", f"v\n{second}\n", on_mismatch="cast")
+
+
+@pytest.mark.parametrize("kind", TEXT_READERS)
+def test_the_remedies_for_text_of_another_type(tmp_path: Path, kind: str) -> None:
+    first, second = {"csv": ("v\n1\n", "v\n3.0\n"), "jsonl": ('{"v": 1}\n', '{"v": 3.0}\n')}[kind]
+    with pytest.raises(SchemaMismatch) as caught:
+        read_texts(tmp_path, kind, first, second)
+    remedy = caught.value.remedy
+    assert "dtypes={'v': 'float64'}" in remedy and "columns=" not in remedy
+    assert "on_mismatch='cast'" in remedy and "on_mismatch='quarantine'" in remedy
+    assert values(TEXT_READERS[kind](tmp_path, dtypes={"v": "float64"}), "v") == [1.0, 3.0]
+    assert values(TEXT_READERS[kind](tmp_path, on_mismatch="cast"), "v") == [1, 3]
+    assert values(TEXT_READERS[kind](tmp_path, on_mismatch="quarantine"), "v") == [1]
+    with pytest.raises(SchemaMismatch) as caught:  # of a type that was asked for
+        TEXT_READERS[kind](tmp_path, dtypes={"v": "int64"}, on_mismatch="cast")
+    assert "cast" not in caught.value.remedy
