@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _name_options(text: str) -> str:
     """Replace keywords by the command's options, but for those of a call that is written out; name those of Python."""
     text = re.sub(r"(?<!, )overwrite=True", "--overwrite", text)
+    text = re.sub(r"\bhistory=(?!\w)", "--history", text)
     text = re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
     return re.sub(rf"(?<=[ \n])(?<!\(\.\.\., )({'|'.join(_PYTHON_ARGUMENTS)})=", r"in Python \1=", text, count=1)
 
@@ -68,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("model", help="the folder of a saved model, or its URL")
     score.add_argument("input", help=formats)
     score.add_argument("output", help="folder or URL; the same command again goes on, and adds the rows of new files")
+    earlier = "earlier rows, as INPUT, that windows (T.Lag, T.Rolling) look at, and that are not predicted"
+    score.add_argument("--history", metavar="PATH", help=earlier)
     score.add_argument("--proba", action="store_true", help="probabilities in the place of decisions")
     score.add_argument("--overwrite", action="store_true", help="write everything again")
     allowed = "import path of a function or step of yours that the model uses; may be given several times"
@@ -142,9 +145,11 @@ def _score(parsed: argparse.Namespace) -> int:
         problem, expected = "a regression has no probabilities", "a classification's model"
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
-    rows = open_table(parsed.input, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch)
+    paths = [parsed.input] if parsed.history is None else [parsed.input, parsed.history]
+    rows, *history = (open_table(path, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch) for path in paths)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
-    listings = [replace(listing, suffixes=("",)) for listing in rows.listings]
+    listings = [replace(listing, suffixes=("",)) for table in (rows, *history) for listing in table.listings]
     refuse_place_among_input(listings, parsed.output, ["part.parquet"], None)
-    print(predict(rows).write_parquet(parsed.output, overwrite=parsed.overwrite))
+    predictions = predict(rows, history=history[0] if history else None)
+    print(predictions.write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

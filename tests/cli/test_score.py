@@ -148,6 +148,29 @@ def test_integers_with_gaps_are_scored_where_files_are_cast(
     assert main([*call, "--on-mismatch", "cast"]) == 0 and "3 of 3 rows" in capsys.readouterr().out
 
 
+def test_rows_ahead_are_scored_with_their_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    days = pd.DataFrame({"store": ["a", "b"] * 20, "day": np.arange(40) // 2, "sales": np.arange(40.0)})
+    lag = T.Lag("sales", 1, by="store", order_by="day")
+    pipeline = gp.Pipeline([lag], gp.Features(["sales_lag_1_by_store"], target="sales", keep=["store", "day"]))
+    pipeline.fit(days.iloc[:36])
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,), seed=1))
+    gp.save(tmp_path / "m", pipeline, scorer.model)
+    past, ahead = days.iloc[:36], days.iloc[36:38].drop(columns="sales")
+    past.to_csv(tmp_path / "past.csv", index=False)
+    ahead.to_csv(tmp_path / "ahead.csv", index=False)
+    call = ["score", str(tmp_path / "m"), str(tmp_path / "ahead.csv"), str(tmp_path / "out")]
+    assert main(call) == 2
+    assert "Try: --history, a table of earlier rows with 'sales'" in capsys.readouterr().err
+    call += ["--history", str(tmp_path / "past.csv")]
+    assert main(call) == 0 and "2 of 2 rows" in capsys.readouterr().out
+    expected = scorer.predict(ahead.reset_index(drop=True), history=past)
+    pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected, check_dtype=False)
+    assert main(call) == 0 and "0 written now" in capsys.readouterr().out
+    days.iloc[:30].to_csv(tmp_path / "past.csv", index=False)  # another history: other predictions
+    assert main(call) == 2 and "--overwrite" in capsys.readouterr().err
+    assert main([*call[:-1], str(tmp_path / "none.csv")]) == 2 and "none.csv: no such file" in capsys.readouterr().err
+
+
 def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "run", T.Map(double, reads=["x"], adds=["twice"]))
     FRAME.to_parquet(tmp_path / "rows.parquet")
