@@ -116,6 +116,20 @@ def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
         pd.testing.assert_frame_equal(pipeline.transform(table), pipeline.transform(known))
 
 
+@pytest.mark.parametrize("name", ["at", "x", "n", "b"])
+def test_text_in_a_dataset_has_a_remedy_that_works(name: str) -> None:
+    known = pd.DataFrame({"at": pd.date_range("2020", periods=3), "x": [1.0, 2.0, 4.0], "n": [1, 2, 4]})
+    known = known.assign(b=[True, False, True], y=[0, 1, 0])
+    features = gp.Features(["x", "n", "b"], (["at"], pre.DatetimeEncoder(["month"])), target="y")
+    pipeline = gp.Pipeline([], features).fit(known)
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,), seed=1))
+    data = gp.from_frame(known.astype({name: str}))
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        scorer.predict(data)
+    cast = eval(caught.value.remedy, {"gp": gp, "T": T, "data": data})
+    pd.testing.assert_frame_equal(scorer.predict(cast).compute(), scorer.predict(known))
+
+
 @pytest.mark.parametrize("convert", [pd.DataFrame, pl.from_pandas])
 def test_text_in_place_of_booleans_has_a_remedy_that_works(convert: Any) -> None:
     known = pd.DataFrame({"b": [True, False, True]})

@@ -491,17 +491,22 @@ class BoundPipeline:
 
     def _find_casts(self, data: Dataset) -> dict[str, str]:
         dtypes = {item.name: item.dtype for item in data.schema}
-        return self._compare(dtypes, _zones(data.schema), partial(_is_empty, data))
+        return self._compare(dtypes, _zones(data.schema), partial(_is_empty, data), is_dataset=True)
 
     def _compare(
-        self, dtypes: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]
+        self,
+        dtypes: Mapping[str, str],
+        zones: Mapping[str, str],
+        is_empty: Callable[[str], bool],
+        *,
+        is_dataset: bool = False,
     ) -> dict[str, str]:
         """Return the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
         pairs = ((item.name, item.dtype) for item in self._source if item.name in dtypes)
         casts = {name: dtype for name, dtype in pairs if dtypes[name] != dtype}
         for name, dtype in casts.items():
             if _differs(dtypes[name], dtype) and not is_empty(name):
-                raise _another_type(name, dtypes[name], dtype)
+                raise _another_type(name, dtypes[name], dtype, is_dataset=is_dataset)
         for name in self._zones.keys() & zones.keys():
             got, expected = zones[name] or "no zone", self._zones[name] or "no zone"
             if "no zone" in {got, expected} and got != expected and not is_empty(name):
@@ -697,15 +702,17 @@ def _zones(fields: Iterable[Field]) -> dict[str, str]:
     return {item.name: item.zone for item in fields if item.dtype == "timestamp"}
 
 
-def _another_type(name: str, got: str, expected: str) -> SchemaMismatch:
-    remedy = f"the column as {expected} before it is given"
-    if got == "string" and expected == "timestamp":
+def _another_type(name: str, got: str, expected: str, *, is_dataset: bool = False) -> SchemaMismatch:
+    remedy, is_number = f"the column as {expected} before it is given", expected in (*INTEGERS, *FLOATS)
+    # A cast of pandas makes True of any text.
+    if got == "string" and (expected == "bool" or (is_dataset and (is_number or expected == "timestamp"))):
+        arguments = f"{{{name!r}: 'float64'}}, errors='coerce'" if is_number else f"{{{name!r}: {expected!r}}}"
+        remedy = f"gp.Pipeline([T.Cast({arguments})]).fit(data).transform(data)"
+    elif got == "string" and expected == "timestamp":
         remedy = f"pd.to_datetime(data[{name!r}]), of Polars data[{name!r}].str.to_datetime()"
-    elif got == "string" and expected in (*INTEGERS, *FLOATS):
+    elif got == "string" and is_number:
         remedy = f"pd.to_numeric(data[{name!r}], errors='coerce'), of Polars "
         remedy += f"data[{name!r}].cast(pl.Float64, strict=False)"
-    elif got == "string" and expected == "bool":  # of which a cast of pandas makes True, whatever it says
-        remedy = f"gp.Pipeline([T.Cast({{{name!r}: 'bool'}})]).fit(data).transform(data)"
     return SchemaMismatch(f"column {name!r}", "another type than in fit", got=got, expected=expected, remedy=remedy)
 
 
