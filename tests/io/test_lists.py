@@ -87,8 +87,8 @@ def test_every_source_gives_lists(opened: Callable[[Path], gp.Dataset], tmp_path
     found = dataset.select(["id", "words", "prices", "counts", "at"])
     wanted = TABLE.select(["id", "words", "prices", "counts", "at"]).to_pylist()
     assert rows(found) == wanted
-    found.write_parquet(tmp_path / "out", rows_per_group=13)
-    assert rows(gp.read_parquet(tmp_path / "out")) == wanted
+    found.write_parquet(tmp_path / "_out", rows_per_group=13)
+    assert rows(gp.read_parquet(tmp_path / "_out")) == wanted
 
 
 def test_a_partition_is_cut_by_what_lists_hold(tmp_path: Path) -> None:

@@ -187,10 +187,10 @@ def test_the_result_is_a_dataset_like_others(tmp_path: Path) -> None:
     assert joined.num_partitions > 3
     pd.testing.assert_frame_equal(joined.filter("t < 1000").compute(), whole[whole["t"] < 1000].reset_index(drop=True))
     pd.testing.assert_frame_equal(joined.sort("t").compute(), whole.sort_values("t", ignore_index=True))
-    assert joined.write_parquet(tmp_path / "out").num_done == 0
+    assert joined.write_parquet(tmp_path / "_out").num_done == 0
     again = data.filter("x > 0.5").join_asof(data, on="t", by="k", allow_exact_matches=False, columns="x")
-    assert again.write_parquet(tmp_path / "out").num_done == joined.num_partitions
-    written = pd.concat([pd.read_parquet(path) for path in sorted((tmp_path / "out").glob("*.parquet"))])
+    assert again.write_parquet(tmp_path / "_out").num_done == joined.num_partitions
+    written = pd.concat([pd.read_parquet(path) for path in sorted((tmp_path / "_out").glob("*.parquet"))])
     pd.testing.assert_frame_equal(written.reset_index(drop=True), whole, check_dtype=False)
 
 
