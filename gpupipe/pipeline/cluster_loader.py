@@ -85,6 +85,7 @@ class ClusterLoader:
             raise BadConfig("ClusterLoader", problem, got=got, expected=expected, remedy=remedy)
         self.executor, self._pipeline = cluster, pipeline
         self._dataset, self._rows = as_dataset(data), rows
+        self.row_set = pipeline._describe_rows(self._dataset if rows is None else self._dataset.filter(rows))
         for name in options.keys() - BatchOptions.__optional_keys__:
             raise TypeError(f"ClusterLoader has no option {name!r}")
         self._options: dict[str, Any] = {**options, "target_units": pipeline._target_units}

@@ -87,7 +87,11 @@ def weights(model: torch.nn.Module) -> np.ndarray:
 
 @pytest.mark.parametrize("double", [True, False])
 def test_twenty_updates_of_all_rows_are_those_of_one_process(
-    flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster, double: bool
+    flights: gp.Dataset,
+    fitted: gp.Pipeline,
+    cluster: gp.Cluster,
+    double: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Workers whose days have different numbers of flights: weights in float64, the curve in float32."""
     rows = len(flights)
@@ -97,7 +101,9 @@ def test_twenty_updates_of_all_rows_are_those_of_one_process(
     one = here.fit(fitted.loader(flights, batch_size=rows), fitted.loader(flights, batch_size=5000))
     train = gp.ClusterLoader(cluster, fitted, flights, batch_size=2 * rows)
     valid = gp.ClusterLoader(cluster, fitted, flights, batch_size=5000)
+    caplog.clear()
     two = there.fit(train, valid, executor=cluster)
+    assert "rows of valid may be among those of train" in caplog.text
     assert len({rows for _, _, rows in kept(cluster)}) > 1, "of different lengths"
     if double:
         np.testing.assert_allclose(weights(there.model), weights(here.model), atol=1e-5)

@@ -190,10 +190,10 @@ class Trainer(TrainerSettings, Answering):
         resume: str | Path | None,
         executor: object,
     ) -> History:
+        warn_of_shared_rows("Trainer.fit", train, valid)
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
             return _fit_on_workers(self, train, valid, resume, executor)
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
-        warn_of_shared_rows("Trainer.fit", train, valid)
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
