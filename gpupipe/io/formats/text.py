@@ -304,8 +304,10 @@ class _Parser(ABC):
         """Return the error for a value that does not fit, with what helps where there are other files."""
         remedy = f"{error.remedy}; or on_mismatch='quarantine', which leaves the file out"
         is_whole = re.fullmatch(r"[-+]?[0-9]+\.0*", str(error.got)) and error.expected.startswith(("int", "uint"))
-        if is_whole and self._columns and name not in self._dtypes and not self._policy.casts:
-            remedy = f"on_mismatch='cast', which reads whole numbers; or {remedy}"
+        is_number = isinstance(error.got, int | float) and error.expected.startswith("string")
+        if (is_whole or is_number) and self._columns and name not in self._dtypes and not self._policy.casts:
+            use = "reads whole numbers" if is_whole else "makes text of numbers"
+            remedy = f"on_mismatch='cast', which {use}; or {remedy}"
         return SchemaMismatch(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
 
     @abstractmethod
@@ -414,7 +416,9 @@ class _JsonParser(_Parser):
 
     def _parse(self, input_file: Input) -> ParquetFile:
         with open_text(input_file, self._spool.folder, "JSON") as text:
-            file = JsonFile(input_file.path, text, self._engine, is_whole=self._names is None)
+            file = JsonFile(
+                input_file.path, text, self._engine, is_whole=self._names is None, is_first=not self._columns
+            )
             columns = self._columns or self._infer(file, input_file)
             first = self._first or input_file.path
             file.left_out = set(self._left_out)

@@ -58,9 +58,9 @@ Objects: TypeAlias = Callable[[], Iterator[dict[str, Any]]]
 class JsonFile(TextFile):
     """JSON Lines file: an object per line; if `is_whole`, all columns are wanted, so that a new one is an error."""
 
-    def __init__(self, path: str, text: Path, backend: str, *, is_whole: bool) -> None:
+    def __init__(self, path: str, text: Path, backend: str, *, is_whole: bool, is_first: bool) -> None:
         super().__init__(path, text, backend, "a JSON object per line")
-        self._is_whole = is_whole
+        self._is_whole, self._is_first = is_whole, is_first
         self.new: dict[str, int] = {}  # columns that the first lines of the first file do not have, and their rows
         self.left_out: AbstractSet[str] = set()  # columns that are known, and not wanted
 
@@ -172,7 +172,9 @@ class JsonFile(TextFile):
                         self.new.setdefault(name, row)
                 elif name in times and isinstance(value, str):
                     texts[name][row] = value
-                elif column is None or (pa.types.is_large_string(column.kind) and not column.is_asked):
+                elif column is None or (
+                    pa.types.is_large_string(column.kind) and not column.is_asked and self._is_first
+                ):  # Polars makes text of values of several types
                     for path, leaf in _iter_values(value, name):
                         word = first.setdefault(path, _WORDS[type(leaf)])
                         if word != _WORDS[type(leaf)]:

@@ -190,3 +190,13 @@ def test_the_remedies_for_text_of_another_type(tmp_path: Path, kind: str) -> Non
     with pytest.raises(SchemaMismatch) as caught:  # of a type that was asked for
         TEXT_READERS[kind](tmp_path, dtypes={"v": "int64"}, on_mismatch="cast")
     assert "cast" not in caught.value.remedy
+
+
+def test_numbers_of_a_later_file_of_json_are_no_text_unless_they_are_cast(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"code": "A1"}\n{"code": "7"}\n')
+    (tmp_path / "b.jsonl").write_text('{"code": 5}\n{"code": null}\n{}\n')
+    with pytest.raises(SchemaMismatch, match="row 1, column 'code' does not fit, got 5") as caught:
+        gp.read_json(tmp_path)
+    assert caught.value.remedy is not None and caught.value.remedy.startswith("on_mismatch='cast'")
+    assert gp.read_json(tmp_path, on_mismatch="cast").compute()["code"].tolist()[:3] == ["A1", "7", "5"]
+    assert len(gp.read_json(tmp_path, on_mismatch="skip").compute()) == 2
