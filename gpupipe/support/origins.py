@@ -29,6 +29,7 @@ class When(StrEnum):
     TIME = "time"  # a key, too: the first column by whose order a row before or after was found
     MATCH = "match"  # a key, too: the value tells whether a row was found by it, as `isnull` of a joined column does
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
+    LATER_KEY = "later key"  # the value of a row after, as where next month's price is looked up
     ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
     CHOICE = "choice"  # no value: rows were kept or left out by the column, as those of a filter are
     PART = "part"  # no value: computed after such a choice, and so perhaps another in each part that was kept
@@ -41,9 +42,10 @@ class When(StrEnum):
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with."""
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
-_LATER = frozenset({When.AFTER, When.LATER_GROUP})
+_LATER = frozenset({When.AFTER, When.LATER_GROUP, When.LATER_KEY})
 _MOVED = frozenset({When.BEFORE, When.AFTER, When.EARLIER_GROUP, When.LATER_GROUP})
-_KEYS = frozenset({When.KEY, When.TIME, When.MATCH, When.EARLIER_KEY})
+_KEYS = frozenset({When.KEY, When.TIME, When.MATCH, When.EARLIER_KEY, When.LATER_KEY})
+_ANY_KEY = frozenset({When.EARLIER_KEY, When.KEY, When.LATER_KEY})
 _CHOICES = frozenset({When.CHOICE, When.PART})
 _NO_VALUES = _CHOICES | {When.ORDER, When.PICKED, When.POSITION}
 _RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
@@ -55,6 +57,7 @@ _OF_OWN_KEY = {When.EARLIER_GROUP: frozenset({When.BEFORE}), When.LATER_GROUP: f
 # Values of groups have other origins than those of rows before the groups were made: a lag that is summed up may be of
 # rows in any groups.
 _IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
+_IN_GROUP |= {When.LATER_KEY: frozenset({When.LATER_KEY})}
 _STAY = {mark: frozenset({mark}) for mark in _NO_VALUES}
 _CHOSEN = {mark: frozenset({mark}) for mark in _CHOICES}
 _VANISH = dict.fromkeys(_NO_VALUES, frozenset[When]())
@@ -66,6 +69,7 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
         **dict.fromkeys((When.EARLIER_GROUP, When.GROUP), frozenset({When.EARLIER_GROUP})),
         When.LATER_GROUP: _GROUPS,
         **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
+        When.LATER_KEY: _ANY_KEY,
         **_STAY,
     },
     When.NOW: _SAME_ROW,
@@ -74,13 +78,19 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
         When.BEFORE: _ROWS,
         **dict.fromkeys((When.GROUP, When.LATER_GROUP), frozenset({When.LATER_GROUP})),
         When.EARLIER_GROUP: _GROUPS,
-        **dict.fromkeys(_KEYS, frozenset({When.KEY})),
+        **dict.fromkeys(_KEYS, frozenset({When.LATER_KEY})),
+        When.EARLIER_KEY: _ANY_KEY,
         **_STAY,
     },
-    When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When} | _STAY,
-    When.TIME: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.TIME}) for when in When} | _STAY,
-    When.MATCH: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.MATCH}) for when in When} | _STAY,
-    When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When} | _STAY,
+    **{
+        key: dict.fromkeys(When, frozenset({key}))
+        | dict.fromkeys(_EARLIER, frozenset({When.EARLIER_KEY}))
+        | dict.fromkeys(_LATER, frozenset({When.LATER_KEY, *({key} - {When.KEY})}))
+        | _STAY
+        for key in (When.KEY, When.TIME, When.MATCH)
+    },
+    When.EARLIER_KEY: dict.fromkeys(When, frozenset({When.EARLIER_KEY})) | dict.fromkeys(_LATER, _ANY_KEY) | _STAY,
+    When.LATER_KEY: dict.fromkeys(When, frozenset({When.LATER_KEY})) | dict.fromkeys(_EARLIER, _ANY_KEY) | _STAY,
     # What rows were sorted by is what every window without an order of its own looks them up by.
     **{
         mark: {when: frozenset() if when in _EARLIER else frozenset({mark}) for when in When} | _VANISH

@@ -884,6 +884,50 @@ def test_a_row_that_a_key_of_the_target_finds_tells_it(join: str) -> None:
     assert fit(join_as_of(data, own, join, **keys), "mark").schema.numeric
 
 
+@pytest.mark.parametrize("route", ["join", "step", "as of", "as-of step", "lag", "count", "derived key", "group"])
+def test_what_a_key_of_a_later_row_finds_tells_a_target_of_that_row(route: str) -> None:
+    """Next month's price is there, where it was found, for whoever is there next month."""
+    table = SALES.assign(number=SALES.groupby("store").cumcount())
+    data = gp.Pipeline([T.Lag("number", -1, by="store", order_by="date")], backend="cpu").fit_transform(
+        gp.from_frame(table)
+    )
+    lead, prices = "number_lead_1_by_store", gp.from_frame(pd.DataFrame({"number": range(12), "tariff": range(12)}))
+    keys = {"left_on": lead, "right_on": "number"}
+    if route == "derived key":
+        data, keys = data.assign(next=f"{lead} // 2"), keys | {"left_on": "next"}
+    if route in ("join", "derived key"):
+        data = data.join(prices, **keys)
+    elif route == "group":
+        data = data.join(data.join(prices, **keys).group_by("store").agg(tariff=("tariff", "mean")), on="store")
+    elif route == "as of":
+        data = (
+            data.filter(f"notnull({lead})")
+            .assign(key=f"int({lead})")
+            .join_asof(prices, left_on="key", right_on="number")
+        )
+    elif route == "lag":
+        data = gp.Pipeline(
+            [T.Lag("price", by=lead, order_by="date"), T.Rename({f"price_lag_1_by_{lead}": "tariff"})]
+        ).fit_transform(data)
+    elif route == "count":
+        data = gp.Pipeline(
+            [T.CumulativeCount(lead, order_by="date"), T.Rename({f"cumcount_by_{lead}": "tariff"})]
+        ).fit_transform(data)
+    elif route == "as-of step":
+        data = data.assign(key=f"coalesce({lead}, 99)")
+        data = gp.Pipeline([T.JoinAsOf(prices, left_on="key", right_on="number", name="prices")]).fit_transform(data)
+    else:
+        data = gp.Pipeline([T.Join(prices, **keys, name="prices")]).fit_transform(data)
+    for target in (f"isnull({lead})", f"coalesce({lead}, 99) > 5"):
+        with pytest.raises(errors.LeakageError, match="tariff"):
+            fit(data, "tariff", target=target)
+    assert fit(data, "tariff", target="sales").schema.numeric
+    past = gp.Pipeline([T.Lag("tariff", 2, **STORES)], backend="cpu").fit_transform(
+        data.select(["tariff", "store", "date", "sales"])
+    )
+    assert fit(past, "tariff_lag_2_by_store").schema.numeric
+
+
 CHOICES: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     "first": lambda data: data.sort("sales").deduplicate("store"),
     "last": lambda data: data.sort("sales").shuffle().sort("sales").deduplicate("store", keep="last"),

@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, TIME, MATCH, EARLIER_KEY, *MARKS = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, TIME, MATCH, EARLIER_KEY, LATER_KEY, *MARKS = When
 ORDER, CHOICE, PART, PICKED, POSITION = MARKS
 
 
@@ -36,7 +36,12 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([NOW], [AFTER, KEY], [AFTER, KEY]),
         ([KEY], [NOW, BEFORE], [KEY, EARLIER_KEY]),
         ([BEFORE], [KEY], [EARLIER_KEY]),
-        ([AFTER], [EARLIER_KEY], [KEY]),
+        ([KEY], [AFTER], [LATER_KEY]),  # next month's price
+        ([TIME], [AFTER], [TIME, LATER_KEY]),
+        ([AFTER], [KEY, TIME], [LATER_KEY]),
+        ([AFTER], [EARLIER_KEY], [EARLIER_KEY, KEY, LATER_KEY]),
+        ([BEFORE], [LATER_KEY], [EARLIER_KEY, KEY, LATER_KEY]),
+        ([GROUP], [LATER_KEY], [LATER_KEY]),
         ([TIME], [NOW, BEFORE], [TIME, EARLIER_KEY]),
         ([BEFORE], [TIME], [EARLIER_KEY]),
         ([MATCH], [NOW, KEY, BEFORE], [MATCH, EARLIER_KEY]),
@@ -74,6 +79,8 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, *MARKS], [NOW, ORDER], False),
         ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
+        ([KEY], [AFTER], False),
+        ([LATER_KEY], [AFTER], True),  # what was found by tomorrow's value
         ([GROUP], [GROUP], True),
         ([EARLIER_GROUP], [GROUP], False),
         ([GROUP], [LATER_GROUP], False),
