@@ -131,6 +131,20 @@ def joins_as_of(draw: st.DrawFn) -> tuple[str, Verb]:
 
 
 @st.composite
+def lookups(draw: st.DrawFn) -> tuple[str, Verb]:
+    """A table that has nothing of the one at hand, whose rows are looked up by a value of it."""
+    is_step = draw(st.booleans())
+
+    def verb(data: gp.Dataset, column: str, new: str) -> gp.Dataset:
+        code = f"{new}_code"
+        codes = gp.from_frame(pd.DataFrame({code: range(7), new: [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0]}))
+        data = data.assign(**{code: f"int(coalesce({column}, 0)) % 7"})
+        return apply(T.Join(codes, on=code), data) if is_step else data.join(codes, on=code)
+
+    return f"{'T.Join' if is_step else 'join'} of codes", verb
+
+
+@st.composite
 def simple_verbs(draw: st.DrawFn) -> tuple[str, Verb]:
     kind, condition = draw(st.sampled_from(["assign", "filter", "concat", "sort"])), draw(st.sampled_from(CONDITIONS))
     expression, other = draw(st.sampled_from(EXPRESSIONS)), draw(st.sampled_from(EXPRESSIONS))
@@ -151,7 +165,7 @@ def simple_verbs(draw: st.DrawFn) -> tuple[str, Verb]:
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    text, verb = draw(st.one_of(windows(), joins(), joins_as_of(), simple_verbs()))
+    text, verb = draw(st.one_of(windows(), joins(), joins_as_of(), lookups(), simple_verbs()))
     return Step(text, draw(st.sampled_from([0, 0, 0, 1, 2])), verb)
 
 
