@@ -177,13 +177,15 @@ class PipelineFit:
     def _observe_rows(self, features: Features, summaries: Summaries) -> None:
         """Report the rows of the first pass; decide on the target's task."""
         self.report.num_rows = summaries["rows"]
+        for join in (step for step in self.steps if isinstance(step, TableJoin)):
+            join.rows_seen_, join.rows_unmatched_ = (summaries["join", join.name][key] for key in ("seen", "lost"))
+            if join.unmatched_share == 1:
+                self._note(f"{join.class_name}({join.name!r}): no row has a match: {join.doubt}", logging.WARNING)
         if features.target is not None:
             self.report.num_without_target = summaries["without target"]
             for note, level in features.target.finalize(select_kind(summaries, "target"), self.schema):
                 self._note(note, level)
         self.report.coerced = dict(sum(select_kind(summaries, "coerced").values(), Counter[str]()))
-        for join in (step for step in self.steps if isinstance(step, TableJoin)):
-            join.rows_seen_, join.rows_unmatched_ = (summaries["join", join.name][key] for key in ("seen", "lost"))
 
     def _finalize(self, number: int, tasks: Sequence[FitTask], summaries: Summaries) -> None:
         """Let the steps learn from the sums of their summaries."""
@@ -220,7 +222,7 @@ class PipelineFit:
         ends = {name: self.stats[name].range for name in same}
         self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
         self._warn_of_float32(stats)
-        for line in _list_uninformative(features, self.stats):
+        for line in _list_uninformative(features, self.stats, summaries["described"]):
             self._note(line, logging.WARNING)
         if findings := select_kind(summaries, "expect"):
             self.report.checks = ExpectationReport.of(findings, self.steps, self.dataset.partitions)
@@ -317,8 +319,8 @@ class PipelineFit:
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
 
-def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) -> list[str]:
-    """List the columns that the fit has shown to be constant, or nearly so."""
+def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats], num_rows: int) -> list[str]:
+    """List the columns that the fit has shown to be constant, or nearly so, by the statistics of so many rows."""
     sentences = []
     for group in features.groups:
         empty, constants = [], []
@@ -332,6 +334,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
         # Integers from 2**53 on may differ although their floats are equal.
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
         constants += [name for name in alike if abs(numbers[name].low) < _EXACT]
+        gaps = [name for name, column in numbers.items() if column.missing == num_rows and name not in empty]
         # Of the others `Features.auto` has said it.
         constants = [name for name in constants if name not in features.constants]
         if empty:
@@ -339,6 +342,8 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
             sentences.append(f"Categorify of {shorten_list(empty)}: {reason}")
         if constants:
             sentences.append(f"{shorten_list(constants)}: the same value in every row of the fit")
+        if gaps:
+            sentences.append(f"{shorten_list(gaps)}: no value in any row of the fit")
     return list(dict.fromkeys(sentences))  # a column may be in two groups
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -82,3 +83,39 @@ def test_a_cache_is_sent_empty() -> None:
     cache = FrameCache(1 << 20)
     cache.put(0, FRAME)
     assert len(pickle.loads(pickle.dumps(cache))) == 0
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("values", [np.nan, pd.array([pd.NA] * 100, "boolean"), pd.array([pd.NA] * 100, "Int64")])
+def test_a_column_without_a_value_that_a_constant_fills_is_named(parts: int, values: Any) -> None:
+    data = gp.from_frame(FRAME.assign(gap=values, seldom=FRAME["x"].where(FRAME["x"] == 7)), num_partitions=parts)
+    columns = ["gap", "seldom"]
+    report = gp.Pipeline([], gp.Features((columns, pre.SimpleImputer("constant")), target="y")).fit(data).fit_report
+    assert report is not None
+    assert [note for note in report.notes if "row of the fit" in note] == ["gap: no value in any row of the fit"]
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_a_join_that_matches_no_row_is_named(how: Any, caplog: pytest.LogCaptureFixture) -> None:
+    crime = pd.DataFrame({"region": ["A", "b"], "n": [1.0, 2.0]})
+    features = gp.Features((["n"], pre.SimpleImputer("constant")), target="x")
+    gp.Pipeline([T.Join(crime, left_on="c", right_on="region", how=how)], features).fit(FRAME)
+    assert "no row has a match" not in caplog.text
+    pipeline = gp.Pipeline([T.Join(crime.head(1), left_on="c", right_on="region", how=how)], features)
+    with nullcontext() if how == "left" else pytest.raises(gp.errors.BadData):
+        pipeline.fit(FRAME)
+    keys = "['c'] on the left and ['region'] on the right"
+    assert f"Join('c'): no row has a match: are the values of {keys} written alike?" in caplog.text
+
+
+def test_an_as_of_join_that_matches_no_row_is_named() -> None:
+    later = pd.DataFrame({"x": [1000.0], "c": ["a"], "n": [1.0]})
+    early, alike = "are times of 'x' on the right early enough?", "are the values of ['c'] on the left and ['c'] on the"
+    for by, doubt in ((None, early), ("c", alike)):
+        join = T.JoinAsOf(later, on="x", by=by)
+        report = (
+            gp.Pipeline([join], gp.Features((["n"], pre.SimpleImputer("constant")), target="y")).fit(FRAME).fit_report
+        )
+        assert report is not None and report.notes[0].startswith(
+            f"JoinAsOf({join.name!r}): no row has a match: {doubt}"
+        )
