@@ -17,6 +17,7 @@ MODULES = frozenset(
 ACCESSORS = frozenset({"str", "dt", "list"})
 MISSING_WORDS = frozenset({"null", "none", "nan", "nat", "na"})
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+_COMMENT = re.compile(rf"{_LITERAL.pattern}|`[^`]*`|(#)")
 _DIGITS, _BASE = re.compile(r"-?[1-9]|1[0-5]"), re.compile(r"[2-9]|[1-9]\d{1,8}")
 _TIME = re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?!\d)")
 _ATOM = r"-?[\w.]+|\w*[(\[][^()\[\]]*[)\]]|\"\d+\""
@@ -120,10 +121,20 @@ def mend_signs(text: str) -> str:
 
     text = _LITERAL.sub(lambda match: hide(match[0]), text)
     text = _TIME.sub(lambda match: hide(repr(match[0])), text)
-    text = re.sub("`([^`]+)`", lambda match: f"col({hide(repr(match[1]))})", text)
+    text = re.sub(r"`([^`]+)`|(\w+#\w*|#\w+)", lambda match: f"col({hide(repr(match[1] or match[2]))})", text)
     for sign, replacement in _SIGNS:
         text = re.sub(sign, replacement, text)
     return re.sub(r'"(\d+)"', lambda match: texts[int(match[1])], _LIKE.sub(write_like, text)).strip(" ")
+
+
+def find_comment(text: str) -> int | None:
+    """Find the first `#` outside of quotation marks, from which on Python reads nothing; None without one.
+
+    Example:
+        >>> find_comment("col('ID#') > 2"), find_comment("ID# > 2")
+        (None, 2)
+    """
+    return next((match.start() for match in _COMMENT.finditer(text) if match[1]), None)
 
 
 def write_call(name: str, arguments: Sequence[str]) -> str | None:

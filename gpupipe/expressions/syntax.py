@@ -18,6 +18,7 @@ from gpupipe.expressions.spellings import (
     MISSING_WORDS,
     MODULES,
     NOTES,
+    find_comment,
     means_time,
     mend_signs,
     parenthesize,
@@ -98,6 +99,8 @@ class Reader:
         if len(source.text) > _MAX_LENGTH:
             problem, remedy = f"{len(source.text)} characters are too many", "several expressions in Derive, or a Join"
             raise source.error(Span(0, 1), problem, f"at most {_MAX_LENGTH}", f"{remedy} for a long list")
+        if (comment := find_comment(source.text)) is not None:
+            raise self._refuse_comment(comment)
         try:
             item = ast.parse(source.text, mode="eval").body
         except SyntaxError as error:
@@ -119,6 +122,16 @@ class Reader:
             remedy = self._mend_rest(candidate) if _is_python(candidate) else remedy
         span = Span(start, start + max(1, length))
         return self._source.error(span, f"not an expression ({error.msg})", ALLOWED, remedy)
+
+    def _refuse_comment(self, start: int) -> ExpressionError:
+        """Build the error of a `#`, which is part of a column's name or begins what Python would not read."""
+        text = self._source.text
+        mended, code = mend_signs(text), text[:start].strip()
+        is_name = find_comment(mended) is None and _is_python(mended)
+        remedy = self._mend_rest(mended) if is_name else "a column's name with # in it as col('ID#')"
+        remedy += f"; without a comment {code!r}" if not is_name and _is_python(code) else ""
+        problem, expected = "nothing is read from `#` on", "no comment, and names with # in quotation marks"
+        return self._source.error(Span(start, start + 1), problem, expected, remedy)
 
     def _mend_rest(self, text: str) -> str:
         """Mend what else an expression that can nearly be read has of other languages; return it as it is otherwise.

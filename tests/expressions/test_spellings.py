@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
@@ -109,6 +110,37 @@ def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
     else:
         assert caught.value.remedy == mended
         parse(mended).check(SCHEMA)
+
+
+OF_COMMENTS = "a column's name with # in it as col('ID#')"
+
+
+@pytest.mark.parametrize(
+    ("wrote", "remedy"),
+    [
+        ("a + ID#", "a + col('ID#')"),
+        ("(ID# > 2) & (#2 == a)", "(col('ID#') > 2) and (col('#2') == a)"),
+        ("`ID#` > 2 and s != '#'", "col('ID#') > 2 and s != '#'"),
+        ("a > 1000 # and k", f"{OF_COMMENTS}; without a comment 'a > 1000'"),
+        ("# a", OF_COMMENTS),
+        ("No # > 2", f"{OF_COMMENTS}; without a comment 'No'"),
+    ],
+)
+def test_what_python_would_take_for_a_comment(wrote: str, remedy: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote)
+    assert caught.value.remedy == remedy
+
+
+def test_a_sign_of_comments_in_a_text_or_a_name() -> None:
+    data = gp.from_frame(pd.DataFrame({"ID#": [1, 5], "s": ["#1", 'it"s #']}))
+    assert data.assign(z="col('ID#') + 1").compute()["z"].tolist() == [2, 6]
+    assert data.filter("s == '#1' or s == \"it's '#'\" or contains(s, '\"s #')").compute().shape == (2, 2)
+    assert data.sort("ID#").select("ID#").compute()["ID#"].tolist() == [1, 5]
+    features = gp.Features((["s"], pre.Categorify()), target="ID#")  # a name alone needs no quotation marks
+    assert gp.Pipeline([], features).fit(data).transform(data).columns == ["s", "ID#"]
+    with pytest.raises(gp.errors.ColumnNotFound, match="'ID#' \\(the closest name\\)"):
+        gp.Pipeline([], gp.Features((["s"], pre.Categorify()), target="Id#")).fit(data)
 
 
 @pytest.mark.parametrize(
