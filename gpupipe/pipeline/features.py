@@ -30,6 +30,7 @@ _log = logging.getLogger("gpupipe")
 _EARLIER_WINDOWS = ("Expanding", "Lag", "Rolling")  # which may hold earlier rows alone
 _WINDOWS = (*_EARLIER_WINDOWS, "CumulativeCount", "Difference")
 _SHOWN = 12  # columns that are left out
+_LEFT_OUT = {"evaluate": "valid", "calibrate": "calibration"}  # what rows to judge a scorer by are called
 
 
 @answer_calls
@@ -421,8 +422,8 @@ class Features:
         names |= set() if self.target is None else set(self.target.reads(schema))
         return sorted({source for name in names for source in schema[name].lineage})
 
-    def _check_rows(self, lineage: str | None, out_of_fold: bool | None, shares_rows: bool) -> None:
-        """Raise where rows to train on, of this id or some of the fit's, would leak their own target to a model."""
+    def _check_rows(self, lineage: str | None, out_of_fold: bool | None, shares_rows: bool, call: str) -> None:
+        """Raise where rows that a call is given, of this id or some of the fit's, hold their own target."""
         if not self._cross_fits or self.lineage_ is None:
             return
         names = [name for group in self.groups if group.cross_fits for name in group.columns]
@@ -430,14 +431,20 @@ class Features:
         if out_of_fold is None and (same or shares_rows):
             which = "the rows" if same else "of the table"
             problem = f"these are {which} the pipeline was fitted on, and features of {names} hold their own target"
-            remedy = "loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits"
-            if not same:
+            remedy = (
+                "pipeline.loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits"
+            )
+            if call != "loader":
+                remedy = f"train, {_LEFT_OUT[call]} = data.split(0.8) before a fit on train, and {_LEFT_OUT[call]} here"
+                if call == "evaluate" and same and self._fitted_rows is not None:  # the folds are not saved either
+                    remedy += "; or gp.Trainer(scorer.model).evaluate(scorer.pipeline.loader(train, out_of_fold=True))"
+            elif not same:
                 remedy = (
                     "fit on part of a split(), and load the other, with by=... a column that copies of a row share "
                 )
                 remedy += "where it has copies; out_of_fold=False if no row was in the fit"
             expected = "features learned from the target of other rows"
-            raise LeakageError("loader", problem, expected=expected, remedy=remedy)
+            raise LeakageError(call, problem, expected=expected, remedy=remedy)
         if out_of_fold and not same:
             where, expected = "loader(out_of_fold=True)", "the dataset or frame that was fitted on"
             got = "other files, another query, or other values or another order of rows in memory"

@@ -328,6 +328,13 @@ class Pipeline(Answering):
         row_set = None if fitted is None else self._describe_rows(dataset)
         return fitted is not None and row_set is not None and fitted.may_share(row_set)
 
+    def _check_rows(self, dataset: Dataset, rows: str | None, out_of_fold: bool | None, call: str) -> None:
+        """Raise where a step has learned from the target of rows that a call is given, or of some of them."""
+        if self.features is not None and self.features._cross_fits and self._source is not None:
+            part = select_rows(dataset, rows)
+            lineage = compute_lineage(part, self.features._label_sources(self._after))
+            self.features._check_rows(lineage, out_of_fold, self._shares_rows(part), call)
+
     def _bind_to_train(
         self,
         dataset: Dataset,
@@ -336,12 +343,10 @@ class Pipeline(Answering):
         also: str | None = None,
         rows: str | None = None,
         history: Dataset | None = None,
+        call: str = "loader",
     ) -> tuple[BoundPipeline, Dataset]:
         """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
-        if self.features is not None and self.features._cross_fits and self._source is not None:
-            part = select_rows(dataset, rows)
-            lineage = compute_lineage(part, self.features._label_sources(self._after))
-            self.features._check_rows(lineage, out_of_fold, self._shares_rows(part))
+        self._check_rows(dataset, rows, out_of_fold, call)
         run = self._bind_to(dataset, history, with_target_only=True, out_of_fold=bool(out_of_fold), also=also)
         if self.features is not None:  # a joined table may be computed of these very rows, if not of those of the fit
             origins = {item.name: item.origins for item in dataset.locate_origins()}

@@ -52,7 +52,7 @@ def collect_rows(
             remedy = f"gp.fit(...) on rows that have {by!r}, or another column"
             raise BadConfig("calibrate(by=)", problem, got=by, expected=expected, remedy=remedy)
         check_groups("calibrate", by, pipeline._after)
-    run, dataset_read = pipeline._bind_to_train(dataset, None, backend, by, rows, history)
+    run, dataset_read = pipeline._bind_to_train(dataset, None, backend, by, rows, history, "calibrate")
     if not run.schema.targets or features is None:
         expected, remedy = "rows with the truth to compare with", "data with the columns that the target is made of"
         raise BadData("calibrate", "the rows have no target", got=dataset.columns, expected=expected, remedy=remedy)

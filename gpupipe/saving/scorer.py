@@ -240,6 +240,7 @@ class Scorer(Answering):
         model = self._require_model("evaluate")
         dataset = as_dataset(data)
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by, dataset.schema)
+        pipeline._check_rows(dataset, rows, None, "evaluate")
         loader = pipeline.loader(dataset, rows=rows, history=history, batch_size=batch_size, device=str(self.device))
         if not loader.schema.targets:
             problem, remedy = "the rows have no target", "predict(data), which needs none"

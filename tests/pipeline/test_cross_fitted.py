@@ -179,3 +179,25 @@ def test_a_refit_forgets() -> None:
     with pytest.raises(errors.LeakageError):
         pipeline.loader(other)
     assert encoder(pipeline).names_in_ == ["origin", "hour"]
+
+
+def test_a_scorer_is_judged_by_rows_that_were_left_out(tmp_path: Path) -> None:
+    train = gp.from_frame(flights())
+    pipeline = gp.Pipeline([], features()).fit(train)
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1))
+    gp.save(tmp_path / "run", pipeline, scorer.model)
+    with raises(errors.LeakageError, where="calibrate") as caught:
+        gp.calibrate(scorer, train)
+    assert caught.value.remedy == "train, calibration = data.split(0.8) before a fit on train, and calibration here"
+    with raises(errors.LeakageError, where="evaluate") as caught:
+        scorer.evaluate(train)
+    left_out, _, out_of_fold = caught.value.remedy.partition("; or ")
+    assert left_out == "train, valid = data.split(0.8) before a fit on train, and valid here"
+    assert eval(out_of_fold).num_rows == pipeline.loader(train, out_of_fold=True).num_rows
+    for judged, data in ((scorer, train.filter("hour > 3")), (gp.load(tmp_path / "run"), train)):  # without folds
+        with raises(errors.LeakageError, where="evaluate", remedy=left_out):
+            judged.evaluate(data)
+    learned, valid = train.split(0.8)
+    pipeline = gp.Pipeline([], features()).fit(learned)
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1))
+    assert gp.calibrate(scorer, valid).evaluate(valid).num_rows > 0
