@@ -511,7 +511,11 @@ class BoundPipeline:
             got, expected = zones[name] or "no zone", self._zones[name] or "no zone"
             if "no zone" in {got, expected} and got != expected and not is_empty(name):
                 problem = f"its times have {'no' if got == 'no zone' else 'a'} time zone, other than in fit"
-                remedy = f"data[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
+                table = "frame" if is_dataset else "data"
+                remedy = f"{table}[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
+                if is_dataset:
+                    remedy = f"frame = data.compute(); frame[{name!r}] = {remedy}"
+                    remedy += "  # and frame in place of data, which is gp.read_parquet(path) or gp.read_csv(path)"
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
         return casts
 

@@ -518,7 +518,12 @@ def test_times_are_zoned_as_in_the_fit_or_an_error(groups: Any) -> None:
             with pytest.raises(SchemaMismatch) as caught:
                 learned.transform(data)
             assert "'t'" in caught.value.where
-            fixed = other.assign(t=eval(caught.value.remedy, {"data": other}))
+            names = {"data": data if isinstance(data, gp.Dataset) else other}
+            if isinstance(data, gp.Dataset):
+                exec(caught.value.remedy, names)
+                fixed = names["frame"]
+            else:
+                fixed = other.assign(t=eval(caught.value.remedy, names))
             pd.testing.assert_frame_equal(learned.transform(fixed), learned.transform(known))
     learned = gp.Pipeline([], features).fit(zoned)
     elsewhere = zoned.assign(t=zoned["t"].dt.tz_convert("America/New_York"))
