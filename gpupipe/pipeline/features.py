@@ -170,13 +170,26 @@ class Features:
         least = first.min_frequency if min_frequency is None else min_frequency
         free = [item for item in schema if item.name not in role_names and item.name not in useless]
         groups = propose_groups(free, first, least)
+        used = role_names.union(*(group[0] for group in groups))
+        reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
+        omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
+        if not groups:
+            roles = {name: "kept" if name in as_list(keep) else "the weight" for name in role_names}
+            roles |= dict.fromkeys(labels, "the target")
+            why = [*(f"{name} ({roles[name]})" for name in schema.names if name in roles), *omitted]
+            leaked = [name for name in reasons if leaks[name]]
+            remedy = "a table of more columns"
+            if names := [name for name in as_list(keep) if name in schema and name not in labels]:
+                remedy = f"keep={format_names([name for name in as_list(keep) if name != names[0]])}"
+            elif leaked:
+                remedy = f"gp.Features({leaked!r}, target={target!r}, allow_leak={leaked!r}) if that is meant"
+            problem = f"no column is left to be a feature: {shorten_list(why, _SHOWN) or 'there is none'}"
+            raise BadConfig("Features.auto", problem, expected="a column besides these", remedy=remedy)
         doubt = ""
         if task == "auto" and dataset is not None and target is not None:
             task, doubt = decide_task(TargetSet(as_list(target)), dataset)
         features = cls(*groups, target=target, task=task, weight=weight, keep=keep)
-        used = role_names.union(*(group[0] for group in groups))
-        reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
-        features.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
+        features.omitted = omitted
         remarks = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
         texts = {name: remark for name, remark in remarks.items() if remark.startswith(TEXTS_ARE)}
         features.remarks = [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
