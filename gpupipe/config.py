@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.validation import check_choice, check_integer, check_name
+from gpupipe.support.validation import check_choice, check_name, is_integer, refuse_argument
 
 __all__ = ["Settings", "configure", "settings"]
 
@@ -43,7 +43,10 @@ class Settings:
     def __post_init__(self) -> None:
         check_choice("configure", BACKENDS, backend=self.backend)
         for name in ("partition_bytes", "memory_limit", "device_memory"):
-            check_integer("configure", "[1, inf)", None, **{name: getattr(self, name)})
+            value = getattr(self, name)
+            if not (value is None or is_integer(value, 1, 2**63 - 1)):  # None is no remedy: it changes nothing
+                expected = "bytes, an integer in [1, inf)"
+                raise refuse_argument("configure", name, value, expected, f"{name}=2_000_000_000")
         check_name("configure", None, scratch=self.scratch)
         path = self.scratch
         if path is not None and "://" not in path and not (Path(path or " ").is_dir() and os.access(path, os.W_OK)):

@@ -624,8 +624,8 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "sample: rows for a share": (lambda b: b.data.sample(10), CONFIG, "sample(fraction=)", 10, "a number in (0, 1]", "n=10"),
     "filter: a mask of pandas": (lambda b: b.data.filter(b.frame["x"] > 1), errors.ExpressionError, "filter", pd.Series, "text", "dep_delay > 15"),
     # the process
-    "configure: bytes": (lambda b: gp.configure(partition_bytes="1GB"), CONFIG, "configure(partition_bytes=)", "1GB", "an integer in [1, inf), or None", "partition_bytes="),
-    "configure: half a byte": (lambda b: gp.configure(memory_limit=1.5), CONFIG, "configure(memory_limit=)", 1.5, "an integer in [1, inf), or None", "memory_limit="),
+    "configure: bytes": (lambda b: gp.configure(partition_bytes="1GB"), CONFIG, "configure(partition_bytes=)", "1GB", "bytes, an integer in [1, inf)", "partition_bytes=2_000_000_000"),
+    "configure: half a byte": (lambda b: gp.configure(memory_limit=1.5), CONFIG, "configure(memory_limit=)", 1.5, "bytes, an integer in [1, inf)", "memory_limit=2_000_000_000"),
     "cluster: an address for the workers": (lambda b: gp.Cluster("tcp://host:8786"), CONFIG, "Cluster(n_workers=)", "tcp://host:8786", "an integer in [1, inf)", "address='tcp://host:8786'"),
 }  # fmt: skip
 
