@@ -479,6 +479,8 @@ def require_comparable_times(left: Field, right: Field, where: str) -> None:
     got = ", ".join(f"{item.name!r} {item.zone or 'without a zone'}" for item in (left, right))
     remedy = f"frame[{naive.name!r}].dt.tz_localize({zoned.zone!r}), or whichever zone they are in; "
     remedy += f"T.Cast({both}) of both if they are UTC"
+    if zoned.step in ("Derive", "assign"):  # whose days would match none of the zone's
+        remedy += f"; floor(time, '1d', {zoned.zone!r}) in place of floor(time, '1d'), which gives days of UTC"
     raise SchemaMismatch(where, problem, got=got, expected="both with a time zone, or both without", remedy=remedy)
 
 

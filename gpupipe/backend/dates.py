@@ -43,6 +43,16 @@ def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
     return Column("timestamp", time.data + offsets[positions], time.valid)
 
 
+def utc_time(local: Column, zone: str, backend: Backend) -> Column:
+    """Convert a zone's local times to UTC: the first of two that are alike, the next there is of one left out."""
+    xp = backend.xp
+    moments, offsets = (np.array(part, dtype="int64") for part in transitions(zone))
+    ends = backend.to_device(moments + np.maximum(offsets[:-1], offsets[1:]))  # of the old offset, in local time
+    periods = xp.maximum((local.data - REPEATS_FROM) // REPEATS_EVERY + 1, 0)
+    positions = xp.searchsorted(ends, local.data - periods * REPEATS_EVERY, side="right")
+    return Column("timestamp", local.data - backend.to_device(offsets)[positions], local.valid)
+
+
 def date_parts(names: list[str], time: Column, dtype: str = "int32") -> dict[str, Column]:
     """Compute several of `DATE_PARTS` (as `dtype`) and `DATE_FLAGS` (bool), with their common terms computed once."""
     calendar, columns = _Calendar(time.data), {}

@@ -112,7 +112,7 @@ FUNCTIONS = _group_by_name(
         Function("coalesce", "x, y, ...", ("any", "any"), "common", coalesce, repeats=True),
         Function("log1p log exp sqrt sin cos", "x", ("number",), "float", transform),
         Function("abs round floor ceil", "x", ("number",), "number", transform),
-        Function("floor", 'time, "1h"', ("time", "length"), "timestamp", floor_time),
+        Function("floor", 'time, "1h"', ("time", "length", "zone"), "timestamp", floor_time, optional=1),
         Function("clip", "x, low, high", ("any", "any", "any"), "ordered", clip),
         Function("minimum maximum", "x, y", ("any", "any"), "ordered", do_arithmetic),
         Function(" ".join(DATE_PARTS), "time", ("time", "zone"), "int64", get_part, optional=1),
@@ -144,7 +144,8 @@ A missing condition makes `where` missing; `where(condition, x, None)` is missin
 value that no int64 can hold is an error. Parts of a time are those of UTC, or of the local time of a zone:
 `hour(time, "America/New_York")`. `dayofweek` counts from Monday, 0; `week` is that of ISO 8601. `floor(time, "15min")`
 is the beginning of its quarter of an hour; lengths are counted from 1970 in UTC, so that days begin at midnight and
-weeks on a Thursday. `contains` looks for the text as it is; patterns are RE2's regular expressions: no lookaround, no
+weeks on a Thursday, or in the local time of a zone: `floor(time, "1d", "America/New_York")`, an hour that comes twice
+as one. `contains` looks for the text as it is; patterns are RE2's regular expressions: no lookaround, no
 backreference, `\\d` and `\\w` are ASCII (`\\p{L}` is any letter). `search` looks anywhere in the text; `extract` gives
 the first group of the first match (the whole match where the pattern has no group), missing without a match; `sub`
 replaces every match, `\\1` in the new text being the first group. `split` gives the list of all parts, or the part of

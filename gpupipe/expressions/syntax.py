@@ -389,7 +389,9 @@ class Reader:
         if any(form.list_kinds(count) is not None for form in forms):
             return
         counts = sorted({number for form in forms for number in range(form.least, len(form.takes) + 1)})
-        expected = format_count(counts[0], "argument") if len(counts) == 1 else f"{counts[0]} or {counts[-1]} arguments"
+        between = "to" if len(counts) > 2 else "or"
+        expected = f"{counts[0]} {between} {counts[-1]} arguments"
+        expected = format_count(counts[0], "argument") if len(counts) == 1 else expected
         expected = f"{counts[0]} arguments or more" if forms[0].repeats else expected
         problem = f"{name} is called with {format_count(count, 'argument')}"
         mended = write_call(name, [*map(self._text, item.args)])  # minimum and maximum of two

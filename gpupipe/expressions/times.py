@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 
 from gpupipe.backend.columns import Column
-from gpupipe.backend.dates import date_parts, local_time
+from gpupipe.backend.dates import date_parts, local_time, utc_time
 from gpupipe.expressions.operands import Call, Operand, as_numbers, both_valid
 from gpupipe.support.validation import parse_duration_us
 
@@ -19,9 +19,12 @@ def get_part(call: Call) -> Column:
 
 
 def floor_time(call: Call) -> Column:
-    """Compute the beginning of the length of time that each time is in, counted from 1970 in UTC, as pandas does."""
-    time, unit = call.first, parse_duration_us(call.constants[0].value)
-    return Column("timestamp", time.data // unit * unit, time.valid)
+    """Compute the beginning of the length of time that each time is in, counted from 1970 in UTC or in a zone."""
+    length, *zones = (str(constant.value) for constant in call.constants)
+    unit, zone = parse_duration_us(length), zones[0] if zones else None
+    time = local_time(call.first, zone, call.backend)
+    start = Column("timestamp", time.data // unit * unit, time.valid)
+    return start if zone is None else utc_time(start, zone, call.backend)
 
 
 def subtract_times(call: Call) -> Column:

@@ -70,6 +70,31 @@ def test_floor_is_pandas(backend: Backend, length: str, times: list[Any]) -> Non
     ]
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata", "America/St_Johns", "UTC"])
+@pytest.mark.parametrize("length", ["1D", "6h", "7 days"])
+def test_floor_in_a_zone_is_pandas(backend: Backend, zone: str, length: str) -> None:
+    """Two years by the half hour, over four changes of summer time."""
+    times = pd.date_range("2023-01-01", "2024-12-31", freq="30min", tz="UTC", unit="us")
+    wanted = times.tz_convert(zone).floor(LENGTHS.get(length, length)).tz_convert("UTC").tz_localize(None)
+    floors = run(backend, f"floor(t, {length!r}, {zone!r})", t=Column("timestamp", times.asi8))
+    np.testing.assert_array_equal(backend.to_host(floors.data), wanted.asi8)
+
+
+def test_floor_where_the_beginning_is_left_out_or_comes_twice(backend: Backend) -> None:
+    def floor(length: str, zone: str, *times: str) -> list[Any]:
+        moments = pd.DatetimeIndex(times, tz="UTC").as_unit("us").asi8
+        floors = run(backend, f"floor(t, {length!r}, {zone!r})", t=Column("timestamp", moments))
+        starts = pd.DatetimeIndex(backend.to_host(floors.data).view("datetime64[us]"), tz="UTC").tz_convert(zone)
+        return [start.isoformat() for start in starts]
+
+    # In Beirut the clocks go from 0:00 to 1:00, in Havana from 1:00 back to 0:00, in Berlin from 3:00 to 2:00.
+    assert floor("1d", "Asia/Beirut", "2022-03-27 10:00") == ["2022-03-27T01:00:00+03:00"]
+    havana = floor("1d", "America/Havana", "2024-11-03 04:30", "2024-11-03 05:30", "2024-11-03 20:00")
+    assert havana == ["2024-11-03T00:00:00-04:00"] * 3
+    assert floor("1h", "Europe/Berlin", "2024-10-27 00:30", "2024-10-27 01:30") == ["2024-10-27T02:00:00+02:00"] * 2
+    assert floor("1d", "Europe/Berlin", "2924-07-01 12:00") == ["2924-07-01T00:00:00+02:00"]
+
+
 def test_floor_of_no_rows_and_of_none_that_is_there(backend: Backend) -> None:
     assert result_of(backend, "floor(t, '1h')", 0, t=column("timestamp", [])) == []
     assert result_of(backend, "floor(t, '1h') == '2013-10-01'", t=column("timestamp", [None, "2013-10-01 00:59"])) == [
@@ -84,6 +109,8 @@ def test_floor_of_no_rows_and_of_none_that_is_there(backend: Backend) -> None:
         ("floor(t, 'month')", r"no length of time, got 'month'[\s\S]*year\(time\) \* 12"),
         ("floor(t, '1 moon')", "no length of time, got '1 moon'"),
         ("floor(t, '0h')", "no length of time, got '0h'"),
+        ("floor(t, '1d', 'Europe/Berln')", "no time zone of this name, got 'Europe/Berln'[\\s\\S]*'Europe/Berlin'"),
+        ("floor(t, '1d', 'UTC', 2)", "floor is called with 4 arguments.\nExpected 1 to 3 arguments"),
         ("floor(t, 5)", r"`floor` is given 5 \(int64\)[\s\S]*'1h'"),
         ("floor(s, '1h')", "given column 's'"),
         ("floor(s)", r"given column 's' \(string\)"),

@@ -294,6 +294,19 @@ def test_the_weather_of_every_flight() -> None:
     assert 0 < join.unmatched_share < 0.05
 
 
+def test_days_of_a_zone_are_joined_to_days_without() -> None:
+    flights = pd.DataFrame({"time": pd.date_range("2024-03-30", periods=72, freq="h", tz="Europe/Berlin")})
+    holidays = pd.DataFrame({"day": pd.to_datetime(["2024-03-31"]), "name": ["Easter"]})
+    with raises(errors.SchemaMismatch, where="Join('day'), left and right") as caught:
+        gp.Pipeline([T.Derive(day="floor(time, '1d')"), T.Join(holidays, on="day")]).fit(flights)
+    remedy = caught.value.remedy
+    assert "floor(time, '1d', 'Europe/Berlin') in place" in remedy and "frame['day'].dt.tz_localize(" in remedy
+    zoned = holidays.assign(day=holidays["day"].dt.tz_localize("Europe/Berlin"))
+    steps = [T.Derive(day="floor(time, '1d', 'Europe/Berlin')"), T.Join(zoned, on="day")]
+    joined = gp.Pipeline(steps).fit(flights).transform(flights)
+    assert (joined["name"].notna() == (flights["time"].dt.day == 31)).all()
+
+
 NUMBERS = ["int8", "int64", "uint64", "float32", "float64"]
 
 
