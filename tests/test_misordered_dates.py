@@ -20,6 +20,11 @@ MISORDERED = {
     "%m/%d/%Y": "02/29/2024",
     "%d-%b-%y": "29-Feb-24",
     "%d.%m.%Y %H:%M": "29.02.2024 00:00",
+    "%A %d %B %Y": "Thursday 29 February 2024",
+    "%b-%y": "Feb-24",
+    "%m/%Y": "02/2024",
+    "%m-%Y": "02-2024",
+    "%m.%Y": "02.2024",
 }
 IN_ORDER = {
     "%Y/%m/%d": "2024/02/29",
@@ -31,7 +36,7 @@ IN_ORDER = {
 
 def read(form: str, folder: Path) -> gp.Dataset:
     FRAME.assign(date=FRAME.date.dt.strftime(form)).to_csv(folder / "sales.csv", index=False)
-    return gp.read_csv(folder / "sales.csv")
+    return gp.read_csv(folder / "sales.csv", dtypes={"date": "string"})  # 02.2024 would be a number
 
 
 def lag(data: gp.Dataset, *before: T.Transform) -> Any:

@@ -19,11 +19,16 @@ _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
 _MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)"
 _WITH_COMMA = r"[+-]?(?!0\d|\d{16})(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?"  # the comma is the decimal point
 _MONEY_WITH_COMMA = rf"[+-]?\s*[$€£¥₹]\s*({_WITH_COMMA})|({_WITH_COMMA})\s*([$€£¥₹]|USD|EUR|GBP)"
-_MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
+_WEEKDAY = "(Mon|Tue|Wed|Thu|Fri|Sat|Sun)([a-z]{3,6})?(,?) "
+_MONTH = (
+    "(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
+    "dec(ember)?)"
+)
 _DATE = (
-    rf"\d{{4}}[ -]{_MONTH}|{_MONTH}[ -]\d{{4}}|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
-    r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./-])\d{1,2}(?P=sign)\d{1,2}"
-    r"|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}|[A-Z][a-z]{2,8} \d{1,2}, \d{4}"
+    rf"\d{{4}}[ -]{_MONTH}|{_MONTH}([ -]\d{{4}}|-\d{{2}})|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
+    r"(0?[1-9]|1[0-2])[./-](19|20)\d{2}|"
+    r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./-])\d{1,2}(?P=sign)\d{1,2}|"
+    rf"\d{{1,2}}[ -]([A-Z][a-z]{{2,8}}|{_MONTH})[ -]\d{{2,4}}|([A-Z][a-z]{{2,8}}|{_MONTH}) \d{{1,2}}, \d{{4}}"
 )
 _CLOCK = r" \d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
 _KINDS = {
@@ -33,11 +38,12 @@ _KINDS = {
     "amounts of money": _MONEY,
     "amounts of money, negative in parentheses": rf"\(({_MONEY})\)|{_MONEY}",
     "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
-    "dates": rf"({_DATE})({_CLOCK})?",
+    "dates": rf"({_WEEKDAY})?({_DATE})({_CLOCK})?",
     "numbers like 1.234,5": _WITH_COMMA,
     "percentages like 1.234,5 %": rf"({_WITH_COMMA})\s*%",
     "amounts of money like 1.234,5": _MONEY_WITH_COMMA,
 }
+_TIMES = ("dates", "times in ISO format")
 _IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
 _DATE_FORMATS = [
     *(
@@ -48,7 +54,7 @@ _DATE_FORMATS = [
     ),
     *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
     *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
-    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m"),
+    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%b-%y", "%B-%y"),
     *(
         f"{first}{sep}{second}"
         for sep in " -"
@@ -113,7 +119,7 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
         (['02.01.2024', '01.02.2024'], [])
     """
     filled = [text.strip() for text in texts if text.strip()]
-    dates = [text for text in filled if recognise_texts([text]) in ("dates", "times in ISO format")]
+    dates = [text for text in filled if any(re.fullmatch(_KINDS[kind], text) for kind in _TIMES)]
     is_in_order = all(re.fullmatch(_IN_ORDER, text) for text in dates)
     return [] if is_in_order or 10 * len(dates) < 9 * len(filled) or not find_formats(dates) else dates
 
@@ -193,8 +199,9 @@ def _list_readings(kind: str, texts: Iterable[str]) -> list[str]:
 def find_formats(texts: Iterable[str]) -> list[str]:
     """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
     filled = [text.strip() for text in texts if text.strip()]
+    weekday = re.match(_WEEKDAY, filled[0]) if filled else None
     clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None
-    end = ""
+    start, end = f"{'%A' if weekday[2] else '%a'}{weekday[3]} " if weekday else "", ""
     if clock:
         end = f" {'%I' if clock[2] else '%H'}:%M{':%S' if clock[1] else ''}{' %p' if clock[2] else ''}"
 
@@ -204,4 +211,5 @@ def find_formats(texts: Iterable[str]) -> list[str]:
         except ValueError:
             return False
 
-    return [form + end for form in _DATE_FORMATS if filled and fits(form + end)]
+    formats = [start + form + end for form in _DATE_FORMATS]
+    return [form for form in formats if filled and fits(form)]
