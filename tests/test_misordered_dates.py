@@ -84,3 +84,56 @@ def test_days_without_zeros_are_no_texts_in_order(tmp_path: Path) -> None:
 def test_they_may_be_equal(tmp_path: Path) -> None:
     data = read("%d.%m.%Y", tmp_path)
     assert data.filter("date == '29.02.2024' or date in ['01.03.2024']").compute().sales.tolist() == [424, 425]
+
+
+TESTED: dict[str, Callable[[gp.Dataset, str], Any]] = {
+    "filter": lambda data, condition: data.filter(condition),
+    "filter of derived text": lambda data, condition: data.assign(date="coalesce(date, date)").filter(condition),
+    "filter step": lambda data, condition: T.Filter(condition).transform(data.compute()),
+    "filter step of a pipeline": lambda data, condition: (
+        gp.Pipeline([T.Filter(condition)]).fit(data).transform(data).compute()
+    ),
+    "derived": lambda data, condition: T.Derive(late=condition).transform(data.compute()),
+    "rows": lambda data, condition: gp.Pipeline([], gp.Features(["sales"])).fit(data, rows=condition),
+}
+CONDITIONS = [
+    "date >= '2024-01-20'",
+    "'2024-01-20' > date",
+    "date == '2024-01-20'",
+    "sales > 1 or date in ['2024-01-20']",
+]
+
+
+@pytest.mark.parametrize("verb", TESTED)
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%Y/%m/%d", "%A %d %B %Y"])
+def test_they_are_not_compared_with_dates_in_another_format(
+    form: str, condition: str, verb: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExpressionError, match="letters") as caught:
+        TESTED[verb](read(form, tmp_path), condition)
+    assert repr(form) in str(caught.value) and "column 'date'" in str(caught.value)
+    TESTED[verb](gp.read_csv(tmp_path / "sales.csv", timestamp_formats={"date": form}), condition)
+
+
+def test_statistics_of_files_do_not_hide_them(tmp_path: Path) -> None:
+    read("%m/%d/%Y", tmp_path).write_parquet(tmp_path / "parquet")
+    with pytest.raises(ExpressionError, match="letters"):
+        gp.read_parquet(tmp_path / "parquet").filter("date >= '2024-01-20'").sort("sales")
+
+
+@pytest.mark.parametrize(
+    ("form", "condition", "num_rows"),
+    [
+        ("%Y-%m-%d", "date >= '2024-01-20'", 163),
+        ("%Y-%m-%d %H:%M", "date >= '2024-01-20'", 163),
+        ("%Y-%m", "date > '2024-01-20'", 151),
+        ("%Y/%m/%d", "date < '2024/01'", 365),
+        ("%m/%d/%Y", "date != '01/20/2024'", 546),
+        ("%m/%d/%Y", "date in ['01/20/2024', 'x']", 1),
+        ("%m/%d/%Y", "date == 'A1'", 0),
+        ("day %j", "date == '2024-01-20'", 0),
+    ],
+)
+def test_others_are(form: str, condition: str, num_rows: int, tmp_path: Path) -> None:
+    assert len(read(form, tmp_path).filter(condition).compute()) == num_rows

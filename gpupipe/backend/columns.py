@@ -458,12 +458,14 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
             raise SchemaMismatch(location, "lists are not compared", got=item.dtype, expected=expected, remedy=remedy)
 
 
+def sample_texts(column: Column) -> list[str]:
+    """List some of the distinct texts of a column, which tell whether it is one of dates; none of another column."""
+    return [] if column.dictionary is None else column.dictionary[:_SEEN_TEXTS].drop_null().to_pylist()
+
+
 def require_time_order(column: Column, name: str, where: str) -> None:
     """Raise `BadData` for texts of dates, such as 31.12.2023 before 01.02.2024, where rows are put in order by them."""
-    if column.dictionary is None:
-        return
-    dates = find_misordered_dates(column.dictionary[:_SEEN_TEXTS].drop_null().to_pylist())
-    if dates:
+    if dates := find_misordered_dates(sample_texts(column)):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
         remedy = suggest_parsing(name, "dates", dates)
         raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)

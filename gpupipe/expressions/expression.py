@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from itertools import pairwise
 from keyword import iskeyword
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpupipe.errors import ColumnNotFound, ExpressionError, nearest
 from gpupipe.expressions.dtypes import find_zones, infer_dtype
@@ -17,8 +17,10 @@ from gpupipe.expressions.syntax import Reader
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names, iter_tested
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.origins import Origins, tell_matches
+from gpupipe.support.text_kinds import is_date
 from gpupipe.support.times import EPOCH
 
+DateTest: TypeAlias = tuple[str, str, Constant]  # a column, an operator and a date as text
 _WORD, _SIGN = r"[^\W_]+", r"[^\w\s.`'\"-]"
 
 
@@ -85,6 +87,16 @@ class Expression:
             [('hour', '>=', 6), ('hour', '<', 22), ('origin', 'in', ('JFK',))]
         """
         return list(_iter_conjuncts(self.tree))
+
+    @property
+    def date_tests(self) -> Sequence[DateTest]:
+        """The columns that are compared with a date in quotation marks, each with the operator and the date.
+
+        Example:
+            >>> [(column, sign) for column, sign, _ in parse("day >= '2024-01-31' or code == 'A1'").date_tests]
+            [('day', '>=')]
+        """
+        return _list_date_tests(self)
 
     @property
     def compares(self) -> frozenset[str]:
@@ -178,6 +190,27 @@ def _iter_conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
             yield name, "notnull", None
         case Name(name):
             yield name, "==", True
+
+
+@lru_cache(maxsize=512)
+def _list_date_tests(expression: Expression) -> Sequence[DateTest]:
+    return tuple(_iter_date_tests(expression.tree))
+
+
+def _iter_date_tests(node: Node) -> Iterator[DateTest]:
+    tests: list[tuple[Node, str, Node]] = []
+    match node:
+        case Comparison(operators, operands):
+            for operator, (left, right) in zip(operators, pairwise(operands), strict=True):
+                tests += [(left, operator, right), (right, operator, left)]
+        case Operation("in", (first, *members)):
+            tests += [(first, "in", member) for member in members]
+    for pair in tests:
+        match pair:
+            case Name(name), operator, Constant(str() as text) as constant if is_date(text):
+                yield name, operator, constant
+    for operand in getattr(node, "operands", ()):
+        yield from _iter_date_tests(operand)
 
 
 def _iter_compared(node: Node) -> Iterator[str]:

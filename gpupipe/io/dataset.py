@@ -22,6 +22,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import AttributeNotFound, BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.derivation import Derivation
+from gpupipe.expressions.evaluate import require_like_dates
 from gpupipe.io.description.describe import describe
 from gpupipe.io.description.report import Description
 from gpupipe.io.formats.arrow_dataset import list_fragments
@@ -279,14 +280,21 @@ class Dataset(Table):
         """Return the rows for which an expression is true; rows for which it is missing are dropped.
 
         Row groups whose statistics show that they hold no such row are not read. An expression that is no condition
-        over these columns raises ExpressionError.
+        over these columns raises ExpressionError, and so does a date in quotation marks beside a text column whose
+        dates, of which a first partition is read, are in another format.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
             >>> gp.from_frame(pd.DataFrame({"x": [1.0, None, 3.0]})).filter("x < 2").compute()["x"].tolist()
             [1.0]
         """
-        parse(expr, "filter").check_condition(self.schema)
+        expression = parse(expr, "filter")
+        expression.check_condition(self.schema)
+        dates = {name for name, _, _ in expression.date_tests if self.schema[name].dtype == "string"}
+        if dates:  # of which statistics, and the engine of plans, compare the letters
+            backend = select(self.backend)
+            frame = self.read(self.partitions[0], list(dates), backend)
+            require_like_dates(expression, {name: backend.column(frame, name) for name in dates})
         return self._then(Where(expr))
 
     def assign(self, /, *arguments: Any, **named: str) -> Dataset:

@@ -13,6 +13,7 @@ from gpupipe.support.text import derive, format_count
 _MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
 _FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
 _NUM_STRAYS = 3  # that are named
+_FEW_DATES = 100  # of a column, that tell whether a date is like them
 _NUM_DATES = 2_000  # whose format is looked for: 20 µs each
 _NUMBER = r"[+-]?(?!0\d|\d{16})(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code; floats hold 15 digits
 _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
@@ -118,10 +119,38 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
         >>> find_misordered_dates(["02.01.2024", "01.02.2024", ""]), find_misordered_dates(["2024-01-02", "2024-02-01"])
         (['02.01.2024', '01.02.2024'], [])
     """
+    dates = _find_dates(texts)
+    return [] if all(re.fullmatch(_IN_ORDER, text) for text in dates) or not find_formats(dates) else dates
+
+
+def find_contrary_dates(texts: Sequence[str], constant: str, operator: str) -> list[str]:
+    """Find the dates among texts, if nearly all are dates, whose letters tell nothing of them beside a date.
+
+    Example:
+        >>> find_contrary_dates(["02/01/2024", "01/02/2024"], "2024-01-20", ">=")
+        ['02/01/2024', '01/02/2024']
+        >>> find_contrary_dates(["2024-02-01"], "2024-01-20", ">="), find_contrary_dates(["1.2.2024"], "2.2.2024", "==")
+        ([], [])
+    """
+    dates = _find_dates(texts[:_FEW_DATES]) if is_date(constant) else []
+    if all(re.fullmatch(_IN_ORDER, text) for text in (constant, *dates)):
+        shape, shapes = re.sub(r"\d", "0", constant), {re.sub(r"\d", "0", date) for date in dates}
+        return [] if any(each.startswith(shape) or shape.startswith(each) for each in shapes) else _find_dates(texts)
+    formats, is_equality = find_formats(dates), operator in ("==", "!=", "in")
+    is_like = is_equality and (constant in dates or not {*formats}.isdisjoint(find_formats([constant])))
+    return [] if is_like or not (formats or recognise_texts(dates) == "times in ISO format") else _find_dates(texts)
+
+
+def is_date(text: str) -> bool:
+    """Return whether a text is a date or a time, in ISO format or another one."""
+    return any(re.fullmatch(_KINDS[kind], text.strip()) for kind in _TIMES)
+
+
+def _find_dates(texts: Iterable[str]) -> list[str]:
+    """Find the dates among texts, if nearly all are dates."""
     filled = [text.strip() for text in texts if text.strip()]
-    dates = [text for text in filled if any(re.fullmatch(_KINDS[kind], text) for kind in _TIMES)]
-    is_in_order = all(re.fullmatch(_IN_ORDER, text) for text in dates)
-    return [] if is_in_order or 10 * len(dates) < 9 * len(filled) or not find_formats(dates) else dates
+    dates = list(filter(is_date, filled))
+    return dates if 10 * len(dates) >= 9 * len(filled) else []
 
 
 def parse_amounts(texts: Sequence[str]) -> list[float] | None:
