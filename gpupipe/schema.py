@@ -12,7 +12,16 @@ from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origin, Origins, When, are_related, has_values, rename_tables, shift
-from gpupipe.support.text import arguments, escape_line, format_count, html_table, refer_to, text_table, write_cast
+from gpupipe.support.text import (
+    arguments,
+    escape_line,
+    format_count,
+    html_table,
+    refer_to,
+    text_table,
+    write_cast,
+    write_time_formats,
+)
 from gpupipe.support.validation import as_list
 
 __all__ = ["DTYPES", "FLOATS", "INTEGERS", "LISTS", "Field", "Kind", "Role", "Schema"]
@@ -65,9 +74,11 @@ def suggest_times(name: str, dtype: str, expression: str = "") -> str:
     """Return an error's remedy for a column that holds no times, or an expression that gives none: steps before.
 
     Example:
-        >>> suggest_times("day", "string")
-        "T.Cast({'day': 'timestamp'}) before"
+        >>> suggest_times("day", "string", "strip(day)")
+        "T.Derive(day='strip(day)'), T.Cast({'day': 'timestamp'}) before"
     """
+    if dtype == "string" and not expression:
+        return f"{write_cast(name, 'timestamp')} before, of text in ISO 8601; {write_time_formats(name)}"
     if dtype not in (*INTEGERS, *FLOATS, "bool"):
         return f"{write_cast(name, 'timestamp', expression)} before"
     seconds = f"({expression})" if expression else refer_to(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadData, ExpressionError, GpupipeError
 
@@ -137,3 +139,29 @@ def test_statistics_of_files_do_not_hide_them(tmp_path: Path) -> None:
 )
 def test_others_are(form: str, condition: str, num_rows: int, tmp_path: Path) -> None:
     assert len(read(form, tmp_path).filter(condition).compute()) == num_rows
+
+
+UNPARSED: dict[str, Callable[[gp.Dataset], Any]] = {
+    "parts": lambda data: gp.Pipeline([T.DateParts("date", "month")]).fit(data),
+    "month": lambda data: data.filter("month(date) > 1"),
+    "floor": lambda data: data.assign(week="floor(date, '7 days')"),
+    "encoder": lambda data: gp.Pipeline([], gp.Features({"date": pre.DatetimeEncoder(["month"])})).fit(data),
+    "join": lambda data: data.join_asof(data.assign(z="sales"), on="date"),
+    "join step": lambda data: gp.Pipeline([T.JoinAsOf(data, on="date")]).fit(data),
+    "window": lambda data: T.Rolling("sales", "3 days", order_by="date").transform(data.compute()),
+    "gap": lambda data: data.split(by="date", at="2024-01-20", gap="1 day"),
+}
+
+
+@pytest.mark.parametrize("verb", UNPARSED)
+def test_where_no_text_is_known_both_ways_to_parse_are_offered(verb: str, tmp_path: Path) -> None:
+    data = read("%m/%d/%Y", tmp_path)
+    with pytest.raises(GpupipeError) as caught:
+        UNPARSED[verb](data)
+    (cast,) = re.findall(r"T.Cast\(.*?\)", str(caught.value))
+    call, to_datetime = re.findall(r"(?:gp.read_csv|pd.to_datetime)\(.*?\)", str(caught.value))
+    with pytest.raises(BadData, match="timestamp_formats"):
+        eval(cast, {"T": T}).transform(data.compute())
+    parsed = eval(call.replace("...", "path"), {"gp": gp, "path": tmp_path / "sales.csv"})
+    UNPARSED[verb](parsed)
+    assert eval(to_datetime, {"pd": pd, "frame": data.compute()}).tolist() == parsed.compute()["date"].tolist()

@@ -41,7 +41,7 @@ from gpupipe.schema import (
     suggest_conversion,
 )
 from gpupipe.support.origins import name_memory
-from gpupipe.support.text import derive
+from gpupipe.support.text import derive, write_time_formats
 from gpupipe.support.text_kinds import find_misordered_dates, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
@@ -584,6 +584,7 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
             if item.dtype in ("string", "bool"):
                 cast = {item.name: "timestamp" if item.dtype == "string" else "int8"}
                 remedy = f"T.Cast({cast}) before it, {OF_A_DATASET}"
+                remedy += f"; {write_time_formats(item.name)}" if item.dtype == "string" else ""
             location = f"{where}, column {item.name!r}"
             problem = f"values on the {side} have no distance from each other"
             raise SchemaMismatch(location, problem, got=item.dtype, expected="numbers, dates or times", remedy=remedy)

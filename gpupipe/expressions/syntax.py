@@ -27,7 +27,7 @@ from gpupipe.expressions.spellings import (
     write_call,
 )
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Span
-from gpupipe.support.text import format_count, write_cast
+from gpupipe.support.text import format_count, write_cast, write_time_formats
 from gpupipe.support.times import has_offset, parse_microseconds
 
 ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
@@ -381,7 +381,8 @@ class Reader:
         column, text = self._find_column(item), self._text(item)
         expression = "" if column else text if self._is_remedy else self._mend_rest(text)
         steps = write_cast(column or "made", "timestamp", expression)
-        return f"{steps} before (text in ISO 8601, or microseconds); timestamp_formats= of gp.read_csv of other text"
+        remedy = f"{steps} before (text in ISO 8601, or microseconds)"
+        return f"{remedy}; {write_time_formats(column)}" if column else remedy
 
     def _check_count(self, name: str, item: ast.Call) -> None:
         """Raise for a number of arguments that no form of the function takes."""

@@ -44,6 +44,13 @@ def write_cast(column: str, dtype: str, expression: str = "") -> str:
     return f"{derived}T.Cast({{{column!r}: {dtype!r}}})"
 
 
+def write_time_formats(column: str) -> str:
+    """Write the calls that parse a column of text which is not in ISO 8601, for an error that knows no text of it."""
+    form = "'%m/%d/%Y'"
+    read = f"gp.read_csv(..., timestamp_formats={{{column!r}: {form}}})"
+    return f"of other text {read}, or pd.to_datetime(frame[{column!r}], format={form}), in the format that it has"
+
+
 def escape_line(text: str) -> str:
     r"""Escape line breaks and invisible characters as Python does: a name or a value writes no lines of its own.
 

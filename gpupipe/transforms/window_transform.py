@@ -17,7 +17,7 @@ import polars as pl
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import columns_by_plan, require_comparable, require_time_order
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Schema
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Schema, suggest_times
 from gpupipe.support.origins import ANY_ROW, Origins, When, is_in_other_order, list_shared, shift
 from gpupipe.support.validation import (
     as_list,
@@ -557,7 +557,8 @@ class Rolling(_Windowed):
             raise BadConfig("Rolling", problem, got=self.order_by, expected=expected, remedy=remedy)
         if self._microseconds and (dtype := schema[self.order[0]].dtype) != "timestamp":
             where, problem = f"Rolling, column {self.order[0]!r}", "it is no time, and the window is one"
-            raise SchemaMismatch(where, problem, got=dtype, expected="a timestamp", remedy="window=7, which are rows")
+            remedy = suggest_times(self.order[0], dtype) if dtype == "string" else "window=7, which are rows"
+            raise SchemaMismatch(where, problem, got=dtype, expected="a timestamp", remedy=remedy)
         return super().made_fields(schema)
 
     def _what(self, choice: str) -> list[Any]:

@@ -21,7 +21,7 @@ from gpupipe.io.planning.query import Query
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, comparable
 from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.table import Table
-from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, suggest_times
 from gpupipe.support.text import format_count, refer_to
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
@@ -118,6 +118,8 @@ def parse_width(gap: Any, item: Field, method: str) -> int | float:
     if item.dtype == "timestamp":
         width = parse_duration_us(gap)
         expected, remedy = "a timedelta, or text such as '7 days' or '36 hours'", "gap='7 days'"
+    elif item.dtype == "string":
+        expected, remedy = "times or numbers", suggest_times(item.name, item.dtype)
     elif item.dtype in (*INTEGERS, *FLOATS) and is_number(gap):
         width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
