@@ -165,3 +165,20 @@ def test_where_no_text_is_known_both_ways_to_parse_are_offered(verb: str, tmp_pa
     parsed = eval(call.replace("...", "path"), {"gp": gp, "path": tmp_path / "sales.csv"})
     UNPARSED[verb](parsed)
     assert eval(to_datetime, {"pd": pd, "frame": data.compute()}).tolist() == parsed.compute()["date"].tolist()
+
+
+def test_neither_do_times_whose_offset_changes() -> None:
+    times = pd.date_range("2023-10-28 22:00", periods=6, freq="h", tz="UTC").tz_convert("Europe/Berlin")
+    texts = T.Cast({"date": "string"}).transform(pd.DataFrame({"date": times, "sales": range(6)}))
+    remedy = "pd.to_datetime(frame['date'], format='ISO8601', utc=True)"
+    for verb in ("lag", "cut", "folds", "filter", "rows"):
+        with pytest.raises(GpupipeError, match=re.escape(remedy)):
+            ORDERED[verb](gp.from_frame(texts), "2023-10-29 02:00:00+0100")
+    with pytest.raises(BadData, match=re.escape(remedy)):
+        T.Cast({"date": "timestamp"}).transform(texts)
+    parsed = texts.assign(date=eval(remedy, {"pd": pd, "frame": texts}))
+    assert lag(gp.from_frame(parsed)).sales.tolist() == [*range(6)]
+    data = gp.from_frame(texts)
+    assert data.filter("date == '2023-10-29 02:00:00.000000+0100'").compute()["sales"].tolist() == [3]
+    alike = gp.from_frame(texts[:3])
+    assert lag(alike).sales.tolist() == [0, 1, 2] and len(alike.filter("date < '2023-10-29 01:30'").compute()) == 2

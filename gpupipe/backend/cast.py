@@ -267,9 +267,11 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
 
 
 def _suggest_formats(name: str, texts: Sequence[str], position: int) -> str | None:
-    """Suggest what reads dates that are not in ISO format, if the text there is one; else None."""
-    dates = [text for text in texts if recognise_texts([text]) == "dates"]
-    return suggest_parsing(name, "dates", dates) if texts[position] in dates and find_formats(dates) else None
+    """Suggest what reads dates that are not in ISO format, or have an offset, if the text there is one; else None."""
+    kind = recognise_texts([texts[position]])
+    dates = [text for text in texts if recognise_texts([text]) == kind]
+    is_offered = (kind == "dates" and find_formats(dates)) or kind == "times in ISO format"
+    return suggest_parsing(name, str(kind), dates) if is_offered else None
 
 
 def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:

@@ -42,7 +42,7 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
-from gpupipe.support.text_kinds import find_misordered_dates, suggest_parsing
+from gpupipe.support.text_kinds import find_misordered_dates, recognise_texts, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
@@ -467,7 +467,7 @@ def require_time_order(column: Column, name: str, where: str) -> None:
     """Raise `BadData` for texts of dates, such as 31.12.2023 before 01.02.2024, where rows are put in order by them."""
     if dates := find_misordered_dates(sample_texts(column)):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
-        remedy = suggest_parsing(name, "dates", dates)
+        remedy = suggest_parsing(name, recognise_texts(dates) or "dates", dates)
         raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)
 
 

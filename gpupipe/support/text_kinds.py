@@ -46,6 +46,7 @@ _KINDS = {
 }
 _TIMES = ("dates", "times in ISO format")
 _IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
+_OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
 _DATE_FORMATS = [
     *(
         f"{day}{sep}{month}{sep}{year}"
@@ -120,7 +121,9 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
         (['02.01.2024', '01.02.2024'], [])
     """
     dates = _find_dates(texts)
-    return [] if all(re.fullmatch(_IN_ORDER, text) for text in dates) or not find_formats(dates) else dates
+    if all(re.fullmatch(_IN_ORDER, text) for text in dates):
+        return dates if len(_list_offsets(dates)) > 1 else []
+    return dates if find_formats(dates) else []
 
 
 def find_contrary_dates(texts: Sequence[str], constant: str, operator: str) -> list[str]:
@@ -132,11 +135,13 @@ def find_contrary_dates(texts: Sequence[str], constant: str, operator: str) -> l
         >>> find_contrary_dates(["2024-02-01"], "2024-01-20", ">="), find_contrary_dates(["1.2.2024"], "2.2.2024", "==")
         ([], [])
     """
-    dates = _find_dates(texts[:_FEW_DATES]) if is_date(constant) else []
+    dates, is_equality = _find_dates(texts[:_FEW_DATES]) if is_date(constant) else [], operator in ("==", "!=", "in")
     if all(re.fullmatch(_IN_ORDER, text) for text in (constant, *dates)):
         shape, shapes = re.sub(r"\d", "0", constant), {re.sub(r"\d", "0", date) for date in dates}
-        return [] if any(each.startswith(shape) or shape.startswith(each) for each in shapes) else _find_dates(texts)
-    formats, is_equality = find_formats(dates), operator in ("==", "!=", "in")
+        is_like = any(each.startswith(shape) or shape.startswith(each) for each in shapes)
+        is_like &= is_equality or len(_list_offsets([constant, *dates])) < 2
+        return [] if is_like else _find_dates(texts)
+    formats = find_formats(dates)
     is_like = is_equality and (constant in dates or not {*formats}.isdisjoint(find_formats([constant])))
     return [] if is_like or not (formats or recognise_texts(dates) == "times in ISO format") else _find_dates(texts)
 
@@ -151,6 +156,11 @@ def _find_dates(texts: Iterable[str]) -> list[str]:
     filled = [text.strip() for text in texts if text.strip()]
     dates = list(filter(is_date, filled))
     return dates if 10 * len(dates) >= 9 * len(filled) else []
+
+
+def _list_offsets(dates: Iterable[str]) -> set[str]:
+    """List the offsets from UTC of times as text, each once."""
+    return {offset[1] for text in dates if (offset := re.search(_OFFSET, text))}
 
 
 def parse_amounts(texts: Sequence[str]) -> list[float] | None:
@@ -193,6 +203,9 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
         read = f"gp.read_csv(..., timestamp_formats={of_files}{missing}), or " if len(strays) <= _NUM_STRAYS else ""
         coerce = ", errors='coerce'" if strays else ""
         return f"{read}pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'}{coerce})"
+    if kind == "times in ISO format" and _list_offsets(values):  # which a cast does not read
+        coerce = "" if len(values) == len(texts) else ", errors='coerce'"
+        return f"pd.to_datetime(frame[{name!r}], format='ISO8601', utc=True{coerce})"
     dtype = "timestamp" if kind == "times in ISO format" else "float64"
     errors = "" if len(values) == len(texts) else ", errors='coerce'"
     cast = f"T.Cast({{{name!r}: {dtype!r}}}{errors})"
