@@ -167,6 +167,26 @@ def test_where_no_text_is_known_both_ways_to_parse_are_offered(verb: str, tmp_pa
     assert eval(to_datetime, {"pd": pd, "frame": data.compute()}).tolist() == parsed.compute()["date"].tolist()
 
 
+CLOCK = pd.DataFrame({"date": ["6:30", "10:00", "9:45", "12:15"], "sales": range(4)})
+
+
+@pytest.mark.parametrize("verb", ["lag", "lag after a step", "window of a frame", "cut", "folds"])
+@pytest.mark.parametrize("end", ["", ":30"])
+def test_neither_do_times_of_day_without_zeros(verb: str, end: str) -> None:
+    data = gp.from_frame(CLOCK.assign(date=CLOCK.date + end))
+    with pytest.raises(BadData, match="letters") as caught:
+        ORDERED[verb](data, "09:00")
+    assert caught.value.remedy is not None
+    padded = gp.Pipeline([eval(caught.value.remedy, {"T": T})]).fit(data).transform(data)
+    assert padded.sort("date").compute()["sales"].tolist() == [0, 2, 1, 3]
+    ORDERED[verb](padded, "09:00")
+
+
+def test_times_of_day_of_one_length_are_in_order() -> None:
+    for texts in (["1:30", "2:45", "9:59", "7:00"], ["01:30", "12:45", "09:59", "17:00"], ["6:30", "10:00", "x", "y"]):
+        lag(gp.from_frame(CLOCK.assign(date=texts)))
+
+
 def test_neither_do_times_whose_offset_changes() -> None:
     times = pd.date_range("2023-10-28 22:00", periods=6, freq="h", tz="UTC").tz_convert("Europe/Berlin")
     texts = T.Cast({"date": "string"}).transform(pd.DataFrame({"date": times, "sales": range(6)}))

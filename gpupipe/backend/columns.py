@@ -42,7 +42,7 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
-from gpupipe.support.text_kinds import find_misordered_dates, recognise_texts, suggest_parsing
+from gpupipe.support.text_kinds import find_misordered_dates, find_unpadded_times, recognise_texts, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
@@ -55,6 +55,7 @@ FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is calle
 _CASTABLE = ("decimal", "duration[", "time32[", "time64[")
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
+_PADDED = "where(search({0}, '^[0-9]:'), '0' + {0}, {0})"
 _SEEN_TEXTS = 1_000  # of a column, that tell whether it is one of dates
 _NAMED_BY_ROWS, _NAMED_BY_COLUMNS = 256, 128
 _LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
@@ -464,8 +465,13 @@ def sample_texts(column: Column) -> list[str]:
 
 
 def require_time_order(column: Column, name: str, where: str) -> None:
-    """Raise `BadData` for texts of dates, such as 31.12.2023 before 01.02.2024, where rows are put in order by them."""
-    if dates := find_misordered_dates(sample_texts(column)):
+    """Raise `BadData` for texts of times that order rows otherwise: 31.12.2023 and 01.02.2024, 10:00 and 6:30."""
+    texts = sample_texts(column)
+    if times := find_unpadded_times(texts):
+        problem, expected = "these times are text, in the order of their letters", "text such as '06:30'"
+        remedy = f"T.{derive(name, _PADDED)}"
+        raise BadData(f"{where}, column {name!r}", problem, got=times[0], expected=expected, remedy=remedy)
+    if dates := find_misordered_dates(texts):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
         remedy = suggest_parsing(name, recognise_texts(dates) or "dates", dates)
         raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)

@@ -32,6 +32,7 @@ _DATE = (
     rf"\d{{1,2}}[ -]([A-Z][a-z]{{2,8}}|{_MONTH})[ -]\d{{2,4}}|([A-Z][a-z]{{2,8}}|{_MONTH}) \d{{1,2}}, \d{{4}}"
 )
 _CLOCK = r" \d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
+_TIME_OF_DAY = r"\d{1,2}:\d{2}(:\d{2})?"
 _KINDS = {
     "numbers": _NUMBER,
     "percentages": rf"({_NUMBER})\s*%",
@@ -144,6 +145,19 @@ def find_contrary_dates(texts: Sequence[str], constant: str, operator: str) -> l
     formats = find_formats(dates)
     is_like = is_equality and (constant in dates or not {*formats}.isdisjoint(find_formats([constant])))
     return [] if is_like or not (formats or recognise_texts(dates) == "times in ISO format") else _find_dates(texts)
+
+
+def find_unpadded_times(texts: Iterable[str]) -> list[str]:
+    """Find the times of day that lack the zero before their hour, if nearly all texts are such times, and some have it.
+
+    Example:
+        >>> find_unpadded_times(["10:00", "6:30"]), find_unpadded_times(["10:00", "06:30"])
+        (['6:30'], [])
+    """
+    filled = [text for text in texts if text.strip()]
+    times = [text for text in filled if re.fullmatch(_TIME_OF_DAY, text)]
+    unpadded = [text for text in times if text[1] == ":"]
+    return unpadded if 10 * len(times) >= 9 * len(filled) and len(unpadded) < len(times) else []
 
 
 def is_date(text: str) -> bool:
