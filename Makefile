@@ -39,7 +39,7 @@ test: $(VENV)/.dev ## unit tests and laws, before every commit; three minutes on
 # A file's tests stay together: what its fixtures start (a site, ranks, a dry run) starts once. In order: heavy files are
 # no long end of one process. Three processes for two cores: some tests wait for others that they start.
 test-all: $(VENV)/.dev test-rapids ## all else that needs no GPU: more examples, faults, stores, clusters, pages, notebooks, packaging too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --nbmake --nbmake-timeout 900 notebooks gpupipe tests --ignore tests/architecture
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --nbmake-timeout=900 --nbmake notebooks gpupipe tests --ignore tests/architecture
 
 test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, takes 8 GB of disk
 	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q -n 2 tests/rapids tests/kernels tests/project/test_packaging.py
@@ -71,7 +71,7 @@ soak: $(VENV)/.dev ## the fault tests twenty times, and property tests on random
 		tests/transforms tests/backend tests/io 2>&1 | tee -a build/soak.log'
 
 notebooks: $(VENV)/.dev ## run the notebooks, and leave the files as they are
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake --nbmake-timeout 900 notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake-timeout=900 --nbmake notebooks
 
 renew-notebooks: $(VENV)/.dev ## run the notebooks, and keep what they put out in them
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/renew.py
