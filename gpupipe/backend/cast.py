@@ -19,7 +19,8 @@ from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive, refer_to
-from gpupipe.support.text_kinds import find_formats, recognise_texts, suggest_parsing
+from gpupipe.support.text_dates import find_formats
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
 _Check: TypeAlias = Callable[[Array], None]
 _NOT_A_TIME = np.iinfo("int64").min

@@ -42,7 +42,8 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
-from gpupipe.support.text_kinds import find_misordered_dates, find_unpadded_times, recognise_texts, suggest_parsing
+from gpupipe.support.text_dates import find_misordered_dates, find_unpadded_times
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 

@@ -133,7 +133,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
 
 def _score(parsed: argparse.Namespace) -> int:
     from gpupipe.cli.table import open_table
-    from gpupipe.io.jobs.destination import refuse_place_among_input
+    from gpupipe.io.jobs.destination import refuse_output_among_input
     from gpupipe.saving.artifact import load
 
     stem, dot, ending = parsed.output.rstrip("/").rpartition(".")
@@ -149,7 +149,7 @@ def _score(parsed: argparse.Namespace) -> int:
     rows, *history = (open_table(path, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch) for path in paths)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
     listings = [replace(listing, suffixes=("",)) for table in (rows, *history) for listing in table.listings]
-    refuse_place_among_input(listings, parsed.output, ["part.parquet"], None)
+    refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)
     predictions = predict(rows, history=history[0] if history else None)
     print(predictions.write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

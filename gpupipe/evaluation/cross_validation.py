@@ -240,7 +240,7 @@ def _check_new(
             remedy = f"Features(..., task={task!r})"
             raise BadConfig(where, problem, got=scorer.schema.task, expected=expected, remedy=remedy)
     rows, valid_rows = (scorer.pipeline._describe_rows(part) for part in (train, valid))
-    if rows is not None and valid_rows is not None and rows.may_share(valid_rows):
+    if rows is not None and rows.may_share(valid_rows):
         problem, expected = "rows that judge it may be among those of train, too", "folds that share no row"
         remedy = "data.kfold(..., by=...) by a column that copies of a row share, such as its number"
         raise LeakageError(where, problem, expected=expected, remedy=remedy)

@@ -12,7 +12,8 @@ from gpupipe.expressions.spellings import MISSING_WORDS, suggest_aggregate
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
 from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion, suggest_times
 from gpupipe.support.text import write_cast
-from gpupipe.support.text_kinds import find_misordered_dates, suggest_parsing
+from gpupipe.support.text_dates import find_misordered_dates
+from gpupipe.support.text_kinds import suggest_parsing
 from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
 from gpupipe.support.validation import correct_duration, parse_duration_us

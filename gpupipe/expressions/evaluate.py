@@ -20,7 +20,8 @@ from gpupipe.expressions.functions import describe_call
 from gpupipe.expressions.operands import AnyValue, Call, Operand, to_column
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation
 from gpupipe.schema import LISTS
-from gpupipe.support.text_kinds import find_contrary_dates, recognise_texts, suggest_parsing
+from gpupipe.support.text_dates import find_dates_in_other_formats
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
 
 def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> Column:
@@ -29,18 +30,18 @@ def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Bac
     A result of integers that does not fit int64 is `BadData`. A plain column is shared. Distinct strings, and distinct
     integers that become text, go through the host.
     """
-    require_like_dates(expression, columns)
+    require_date_format(expression, columns)
     rows = _Rows(expression, columns, backend, num_rows)
     with np.errstate(all="ignore"):  # 1 / 0 is inf, log(-1) is missing
         value = rows.evaluate(expression.tree)
         return to_column(value, value.dtype, num_rows, backend.xp)
 
 
-def require_like_dates(expression: Expression, columns: Mapping[str, Column]) -> None:
+def require_date_format(expression: Expression, columns: Mapping[str, Column]) -> None:
     """Raise `ExpressionError` for a date beside dates as text in another format: '2024-01-31' beside 01/31/2024."""
     for name, operator, constant in expression.date_tests:
         text, texts = str(constant.value), sample_texts(columns[name]) if name in columns else []
-        if dates := find_contrary_dates(texts, text, operator):
+        if dates := find_dates_in_other_formats(texts, text, operator):
             problem = f"dates as text are compared by their letters, and column {name!r} has others"
             kind = recognise_texts(dates) or "dates"
             expected, remedy = f"times, or text such as {dates[0]!r}", suggest_parsing(name, kind, dates)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from keyword import iskeyword
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from gpupipe.expressions.syntax import Reader
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names, iter_tested
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.origins import Origins, tell_matches
-from gpupipe.support.text_kinds import is_date
+from gpupipe.support.text_dates import is_date
 from gpupipe.support.times import EPOCH
 
 DateTest: TypeAlias = tuple[str, str, Constant]  # a column, an operator and a date as text
@@ -88,7 +88,7 @@ class Expression:
         """
         return list(_iter_conjuncts(self.tree))
 
-    @property
+    @cached_property
     def date_tests(self) -> Sequence[DateTest]:
         """The columns that are compared with a date in quotation marks, each with the operator and the date.
 
@@ -96,7 +96,7 @@ class Expression:
             >>> [(column, sign) for column, sign, _ in parse("day >= '2024-01-31' or code == 'A1'").date_tests]
             [('day', '>=')]
         """
-        return _list_date_tests(self)
+        return tuple(_iter_date_tests(self.tree))
 
     @property
     def compares(self) -> frozenset[str]:
@@ -190,11 +190,6 @@ def _iter_conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
             yield name, "notnull", None
         case Name(name):
             yield name, "==", True
-
-
-@lru_cache(maxsize=512)
-def _list_date_tests(expression: Expression) -> Sequence[DateTest]:
-    return tuple(_iter_date_tests(expression.tree))
 
 
 def _iter_date_tests(node: Node) -> Iterator[DateTest]:

@@ -24,7 +24,7 @@ from gpupipe.io.planning.table import Source, Table, identify_job
 from gpupipe.io.stores import FileNote, Listing
 from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import Origin, are_related, has_values, name_memory, name_parts, tell_parts
+from gpupipe.support.origins import Origin, are_related, has_values, is_of_row, name_memory, name_table, tell_parts
 from gpupipe.support.validation import is_sequence
 
 
@@ -78,12 +78,15 @@ def _add_part_labels(schema: Schema, tables: Sequence[Table]) -> Schema:
 def _find_repeated(tables: Sequence[Table]) -> frozenset[str]:
     """Find the tables of which a row may be in several of these, as where rows of a rare class are put in again."""
     repeated = {name for table in tables for name in table.source.repeated}
-    earlier_parts = dict[str, list[str]]()
+    earlier_parts = dict[str, set[str]]()
     for table in tables:
-        parts = [(part.partition("/")[0], part) for part in name_parts(item.origins for item in table.locate_origins())]
-        repeated |= {n for n, part in parts if any(are_related(part, each) for each in earlier_parts.get(n, ()))}
-        for name, part in parts:
-            earlier_parts.setdefault(name, []).append(part)
+        origins = (origin for item in table.locate_origins() for origin in item.origins)
+        parts = {origin.table: name_table(origin) for origin in origins if is_of_row(origin)}
+        for part, name in parts.items():
+            if any(are_related(part, earlier) for earlier in earlier_parts.get(name, ())):
+                repeated.add(name)
+        for part, name in parts.items():
+            earlier_parts.setdefault(name, set()).add(part)
     return frozenset(repeated)
 
 

@@ -22,7 +22,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import AttributeNotFound, BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.derivation import Derivation
-from gpupipe.expressions.evaluate import require_like_dates
+from gpupipe.expressions.evaluate import require_date_format
 from gpupipe.io.description.describe import describe
 from gpupipe.io.description.report import Description
 from gpupipe.io.formats.arrow_dataset import list_fragments
@@ -294,7 +294,7 @@ class Dataset(Table):
         if dates:  # of which statistics, and the engine of plans, compare the letters
             backend = select(self.backend)
             frame = self.read(self.partitions[0], list(dates), backend)
-            require_like_dates(expression, {name: backend.column(frame, name) for name in dates})
+            require_date_format(expression, {name: backend.column(frame, name) for name in dates})
         return self._then(Where(expr))
 
     def assign(self, /, *arguments: Any, **named: str) -> Dataset:

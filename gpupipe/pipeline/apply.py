@@ -318,8 +318,11 @@ class TransformPlan:
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
             if any(schema[name].dtype == "string" for name in step.order):
-                first = dataset.of_partitions(dataset.partitions[:1])
-                step.check_order(_gather(before, first, select(backend)), select(backend))
+                first, check = (
+                    dataset.of_partitions(dataset.partitions[:1]),
+                    partial(_check_order, before, step, backend),
+                )
+                list(run_partitions(check, first, backend, type(step).__name__))  # where the rows are
             with in_step(step):
                 side_columns[position] = compute_columns(
                     dataset, inputs, step.keys, plan, fields, type(step).__name__, rows
@@ -340,6 +343,12 @@ def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
         values = [column.data if column.valid is None else column.data[column.valid] for column in columns]
         ends.append([(int(part.min()), int(part.max())) for part in values if len(part)])
     return not all(ends) or max(high for _, high in ends[0]) < min(low for low, _ in ends[1])
+
+
+def _check_order(before: TransformPlan, step: WholeTableTransform, backend_name: str, part: Dataset) -> None:
+    """Raise `BadData` where the first rows show that the order of a window is that of dates as text."""
+    backend = select(backend_name)
+    step.check_order(_gather(before, part, backend), backend)
 
 
 def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:

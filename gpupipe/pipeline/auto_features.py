@@ -114,8 +114,8 @@ def _tell_of_target(column: Column, target: Column | None, num_distinct: int, ba
     if _decides_by_gaps(column, target, backend):
         return "it is missing, or there, exactly where {} has one certain value"
     has_order = not is_id and _ROWS_EACH * num_distinct > len(column)
-    is_told = _decides(column, target, num_distinct, backend)
-    return "it alone tells {}" if is_told or (has_order and _decides_by_order(column, target, backend)) else ""
+    is_decided = _decides(column, target, num_distinct, backend)
+    return "it alone tells {}" if is_decided or (has_order and _decides_by_order(column, target, backend)) else ""
 
 
 def _decides(column: Column, target: Column, num_distinct: int, backend: Backend) -> bool:
@@ -146,11 +146,11 @@ def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
         pairs = _rank_pairs(values, labels, xp)
         if has_classes:
             num_changes = int((xp.diff(pairs.labels) != 0).sum())
-            is_told = len(pairs.labels) == pairs.num_values and num_changes < pairs.num_labels
+            is_decided = len(pairs.labels) == pairs.num_values and num_changes < pairs.num_labels
         else:
             orders = (pairs.labels, _rank_pairs(-values, labels, xp).labels)
-            is_told = any(bool((xp.diff(order) >= 0).all()) for order in orders)
-        if not is_told:
+            is_decided = any(bool((xp.diff(order) >= 0).all()) for order in orders)
+        if not is_decided:
             return False
     if has_classes:
         num_most = int(xp.bincount(xp.searchsorted(sort_unique(labels, xp), labels)).max())

@@ -180,7 +180,9 @@ class PipelineFit:
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
             join.rows_seen_, join.rows_unmatched_ = (summaries["join", join.name][key] for key in ("seen", "lost"))
             if join.unmatched_share == 1:
-                self._note(f"{join.class_name}({join.name!r}): no row has a match: {join.doubt}", logging.WARNING)
+                self._note(
+                    f"{join.class_name}({join.name!r}): no row has a match: {join.explain_no_match()}", logging.WARNING
+                )
         if features.target is not None:
             self.report.num_without_target = summaries["without target"]
             for note, level in features.target.finalize(select_kind(summaries, "target"), self.schema):

@@ -325,8 +325,7 @@ class Pipeline(Answering):
     def _shares_rows(self, dataset: Dataset) -> bool:
         """Whether the fit may have learned from some of these rows; False where nobody knows."""
         fitted = None if self.features is None else self.features._fitted_rows
-        row_set = None if fitted is None else self._describe_rows(dataset)
-        return fitted is not None and row_set is not None and fitted.may_share(row_set)
+        return fitted is not None and fitted.may_share(self._describe_rows(dataset))
 
     def _check_rows(self, dataset: Dataset, rows: str | None, out_of_fold: bool | None, call: str) -> None:
         """Raise where a step has learned from the target of rows that a call is given, or of some of them."""

@@ -14,9 +14,7 @@ from gpupipe.backend.kernels import hash_column
 from gpupipe.io import Dataset
 from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.schema import DTYPES
-from gpupipe.support.origins import When, are_related, has_values, name_table
-
-_OWN = (When.NOW, When.GROUP)
+from gpupipe.support.origins import are_related, has_values, is_of_row, name_table
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,22 @@ class RowSet:
         """Describe a dataset's rows, by those of the columns that it has."""
         schema = dataset.locate_origins()
         origins = [origin for name in names if name in schema for origin in schema[name].origins]
-        own_rows = [origin for origin in origins if origin.when in _OWN]
+        own_rows = [origin for origin in origins if is_of_row(origin)]
         if not own_rows:  # the other columns tell which rows these are, where the target is tomorrow's value
-            own_rows = [origin for item in schema for origin in item.origins if origin.when in _OWN]
+            own_rows = [origin for item in schema for origin in item.origins if is_of_row(origin)]
         parts = dict[str, frozenset[str]]()
         for table in {name_table(origin) for origin in filter(has_values, origins)}:
             for each in (own_rows, origins):
                 parts[table] = parts.get(table) or frozenset(o.table for o in each if name_table(o) == table)
         return cls(parts, dataset.filters, dataset.source.inputs() or {})
 
-    def may_share(self, other: RowSet) -> bool:
-        """Whether rows may be in both: of one table, and not of two parts of it.
+    def may_share(self, other: RowSet | None) -> bool:
+        """Whether rows may be in both: of one table, and not of two parts of it; False where there is no other one.
 
         Of rows that passed other filters nobody knows; a file that was written anew holds other rows.
         """
+        if other is None:
+            return False
         stamps = other.stamps
         if any(stamps[name] != stamp for name, stamp in self.stamps.items() if name in stamps):
             return False

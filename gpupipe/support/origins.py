@@ -283,6 +283,11 @@ def comes_later(origin: Origin) -> bool:
     return origin.when in _LATER
 
 
+def is_of_row(origin: Origin) -> bool:
+    """Whether the values are those of the own row, or of the group that it is."""
+    return origin.when in (When.NOW, When.GROUP)
+
+
 def has_values(origin: Origin) -> bool:
     """Whether it is one of values, and does not only say how rows were chosen or stand."""
     return origin.when not in _NO_VALUES
@@ -536,21 +541,12 @@ def cut_out(
         >>> sorted(origin.table for origin in cut_out(frozenset({price, lag}), ["part"]))
         ['t', 't/part']
     """
-    names_by_table, own_row = names_by_table or {}, {When.NOW, When.GROUP, *_NO_VALUES}
-    return frozenset(
-        o._replace(table="/".join([o.table, *names_by_table.get(name_table(o), names)])) if o.when in own_row else o
-        for o in origins
-    )
+    names_by_table = names_by_table or {}
 
+    def cut(origin: Origin) -> Origin:
+        return origin._replace(table="/".join([origin.table, *names_by_table.get(name_table(origin), names)]))
 
-def name_parts(field_origins: Iterable[Origins]) -> frozenset[str]:
-    """Name the tables, or parts of tables, that rows are of, by the origins of their fields.
-
-    Example:
-        >>> sorted(name_parts([frozenset({Origin("t", "price"), Origin("day", "rate", When.BEFORE)})]))
-        ['t']
-    """
-    return frozenset(o.table for origins in field_origins for o in origins if o.when in (When.NOW, When.GROUP))
+    return frozenset(cut(o) if is_of_row(o) or o.when in _NO_VALUES else o for o in origins)
 
 
 def rename_tables(origins: Origins, rename: Callable[[str], str]) -> Origins:

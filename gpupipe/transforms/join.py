@@ -130,9 +130,8 @@ class TableJoin(Transform):
         """The fraction of rows since the last `fit` (or load) without a match on the right; 0 before any."""
         return self.rows_unmatched_ / self.rows_seen_ if self.rows_seen_ else 0.0
 
-    @property
-    def doubt(self) -> str:
-        """The question to ask of the keys where no row has a match."""
+    def explain_no_match(self) -> str:
+        """Ask what may be wrong with the keys where no row has a match."""
         left, right = self.keys[self._num_times :], self.right_keys[self._num_times :]
         return f"are the values of {left} on the left and {right} on the right written alike?"
 
@@ -561,10 +560,9 @@ class JoinAsOf(TableJoin):
         self._distances(self._order_dtype(schema))
         return schema.assign(self._added_fields(schema))
 
-    @property
-    def doubt(self) -> str:
+    def explain_no_match(self) -> str:
         of_times = f"are times of {self.right_keys[0]!r} on the right early enough?"
-        return of_times if len(self.keys) == 1 else f"{super().doubt} And {of_times}"
+        return of_times if len(self.keys) == 1 else f"{super().explain_no_match()} And {of_times}"
 
     def _order_dtype(self, left: Schema) -> str:
         return order_dtype(left[self.keys[0]], self.right_schema[self.right_keys[0]], self._where)

@@ -54,7 +54,7 @@ def open_destination(where: str, storage_options: StorageOptions | None) -> Iter
             yield folder
 
 
-def refuse_place_among_input(
+def refuse_output_among_input(
     listings: Iterable[Listing], where: str, names: Iterable[str], storage_options: StorageOptions | None
 ) -> None:
     """Raise `BadFile` where a call that reads the same again would read a file of these names, at `where` or below."""
@@ -69,7 +69,7 @@ def refuse_place_among_input(
                 folder = re.split(r"[*?\[]", folder, maxsplit=1)[0].rpartition("/")[0]
             parent, name = folder.rpartition("/")[0], path.rstrip("/").rpartition("/")[2]
             beside = fs.unstrip_protocol(f"{parent}/{name}" if parent else f"{folder}/_{name}").removeprefix("file://")
-            problem, expected = "the next call would read what is written there", "a place outside of what is read"
+            problem, expected = "the next call would read what is written there", "a folder outside of what is read"
             raise BadFile(where, problem, got=min(listing.paths), expected=expected, remedy=f"{beside!r}")
 
 

@@ -34,7 +34,7 @@ from gpupipe.io.jobs.destination import (
     Destination,
     create_file,
     open_destination,
-    refuse_place_among_input,
+    refuse_output_among_input,
     write_quarantine,
 )
 from gpupipe.io.planning.partitions import Partition, row_bytes
@@ -317,7 +317,7 @@ def write_dataset(
         remedy = f"write_parquet({where.removesuffix('.parquet')!r}, ...)"
         raise BadConfig("write_parquet", problem, expected=expected, remedy=remedy)
     first_file = "/".join([*(f"{folder_name(key)}=value" for key in options.partition_by), "part-00000.parquet"])
-    refuse_place_among_input(dataset.listings, where, [""] if is_file else [first_file, MANIFEST], storage_options)
+    refuse_output_among_input(dataset.listings, where, [""] if is_file else [first_file, MANIFEST], storage_options)
     backend = get_executor().resolve(dataset.backend)
     dataset = replace(dataset, schema=dataset.locate_origins())
     dataset = shuffle(dataset, options.seed) if options.shuffle == "full" else dataset

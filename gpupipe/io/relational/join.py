@@ -41,12 +41,13 @@ from gpupipe.support.origins import (
     forget_order,
     is_in_other_order,
     is_known,
+    is_of_row,
     keep_related,
     keep_shared,
     leave_groups,
     list_choices,
     look_up,
-    name_parts,
+    name_table,
     pick,
     reveal_choice,
     shift,
@@ -262,8 +263,8 @@ def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
 
     joined = plan_rows(left, schema, "join", joining, rows, right)
     if joining.many:  # a row of the left comes out for each that it matches
-        parts = name_parts(item.origins for item in joining.left_columns)
-        joined.source.repeated |= {part.partition("/")[0] for part in parts}
+        origins = (origin for item in joining.left_columns for origin in item.origins)
+        joined.source.repeated |= {name_table(origin) for origin in origins if is_of_row(origin)}
     return joined
 
 

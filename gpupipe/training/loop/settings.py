@@ -191,7 +191,7 @@ def warn_of_shared_rows(where: str, train: object, valid: object) -> None:
     So they are where `valid` is a part of `train`, and where copies of one row are in both.
     """
     rows, valid_rows = (getattr(loader, "row_set", None) for loader in (train, valid))
-    if rows is not None and valid_rows is not None and rows.may_share(valid_rows):
+    if rows is not None and rows.may_share(valid_rows):
         logger.warning(
             "%s: rows of valid may be among those of train, so that its figures say little of new rows; train, valid "
             "= data.split(0.8), or data.split(0.8, by=...) by a column that copies of a row share, if it has copies",

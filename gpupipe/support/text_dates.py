@@ -1,0 +1,132 @@
+"""Dates and times of day that are text: their formats, and whether the order of their letters is that of time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from time import strptime
+
+_WEEKDAY = "(Mon|Tue|Wed|Thu|Fri|Sat|Sun)([a-z]{3,6})?(,?) "
+_MONTH = (
+    "(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
+    "dec(ember)?)"
+)
+_DATE = (
+    rf"\d{{4}}[ -]{_MONTH}|{_MONTH}([ -]\d{{4}}|-\d{{2}})|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
+    r"(0?[1-9]|1[0-2])[./-](19|20)\d{2}|"
+    r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./-])\d{1,2}(?P=sign)\d{1,2}|"
+    rf"\d{{1,2}}[ -]([A-Z][a-z]{{2,8}}|{_MONTH})[ -]\d{{2,4}}|([A-Z][a-z]{{2,8}}|{_MONTH}) \d{{1,2}}, \d{{4}}"
+)
+_CLOCK = r" \d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
+_TIME_OF_DAY = r"\d{1,2}:\d{2}(:\d{2})?"
+ISO_TIME = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
+"""Pattern of a date, or a date and a time, in ISO 8601."""
+DATE = rf"({_WEEKDAY})?({_DATE})({_CLOCK})?"
+"""Pattern of a date in another format, with or without a time."""
+_IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
+_OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
+_FEW_DATES = 100  # of a column, that tell whether a date is like them
+_DATE_FORMATS = [
+    *(
+        f"{day}{sep}{month}{sep}{year}"
+        for sep in "/.-"
+        for year in ("%Y", "%y")
+        for day, month in (("%d", "%m"), ("%m", "%d"))
+    ),
+    *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
+    *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
+    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%b-%y", "%B-%y"),
+    *(
+        f"{first}{sep}{second}"
+        for sep in " -"
+        for month in ("%b", "%B")
+        for first, second in (("%Y", month), (month, "%Y"))
+    ),
+]
+
+
+def find_formats(texts: Iterable[str]) -> list[str]:
+    """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
+    filled = [text.strip() for text in texts if text.strip()]
+    weekday = re.match(_WEEKDAY, filled[0]) if filled else None
+    clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None
+    start, end = f"{'%A' if weekday[2] else '%a'}{weekday[3]} " if weekday else "", ""
+    if clock:
+        end = f" {'%I' if clock[2] else '%H'}:%M{':%S' if clock[1] else ''}{' %p' if clock[2] else ''}"
+
+    def fits(form: str) -> bool:
+        try:
+            return all(strptime(text, form) for text in filled)
+        except ValueError:
+            return False
+
+    formats = [start + form + end for form in _DATE_FORMATS]
+    return [form for form in formats if filled and fits(form)]
+
+
+def find_misordered_dates(texts: Iterable[str]) -> list[str]:
+    """Find the dates among texts, if nearly all are dates, and the order of their letters is not that of time.
+
+    Example:
+        >>> find_misordered_dates(["02.01.2024", "01.02.2024", ""]), find_misordered_dates(["2024-01-02", "2024-02-01"])
+        (['02.01.2024', '01.02.2024'], [])
+    """
+    dates = _find_dates(texts)
+    if all(re.fullmatch(_IN_ORDER, text) for text in dates):
+        return dates if len(list_offsets(dates)) > 1 else []
+    return dates if find_formats(dates) else []
+
+
+def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: str) -> list[str]:
+    """Find the dates among texts, if nearly all are dates, whose letters tell nothing of them beside a date.
+
+    Example:
+        >>> find_dates_in_other_formats(["02/01/2024", "01/02/2024"], "2024-01-20", ">=")
+        ['02/01/2024', '01/02/2024']
+        >>> find_dates_in_other_formats(["2024-02-01"], "2024-01-20", ">=")
+        []
+    """
+    dates, is_equality = _find_dates(texts[:_FEW_DATES]) if is_date(constant) else [], operator in ("==", "!=", "in")
+    if not dates:
+        return []
+    if all(re.fullmatch(_IN_ORDER, text) for text in (constant, *dates)):
+        # Letters tell the order where signs stand in the same places: 2024-01-31 beside 2024-01, not beside 2024/01/31.
+        shape, shapes = re.sub(r"\d", "0", constant), {re.sub(r"\d", "0", date) for date in dates}
+        is_comparable = any(each.startswith(shape) or shape.startswith(each) for each in shapes)
+        is_comparable &= is_equality or len(list_offsets([constant, *dates])) < 2
+    else:  # only equal dates have equal letters, in one format: 01/31/2024 beside 02/29/2024
+        formats = find_formats(dates)
+        are_known = formats or all(re.fullmatch(ISO_TIME, date) for date in dates)
+        is_alike = constant in dates or not {*formats}.isdisjoint(find_formats([constant]))
+        is_comparable = not are_known or (is_equality and is_alike)
+    return [] if is_comparable else _find_dates(texts)
+
+
+def find_unpadded_times(texts: Iterable[str]) -> list[str]:
+    """Find the times of day that lack the zero before their hour, if nearly all texts are such times, and some have it.
+
+    Example:
+        >>> find_unpadded_times(["10:00", "6:30"]), find_unpadded_times(["10:00", "06:30"])
+        (['6:30'], [])
+    """
+    filled = [text for text in texts if text.strip()]
+    times = [text for text in filled if re.fullmatch(_TIME_OF_DAY, text)]
+    unpadded = [text for text in times if text[1] == ":"]
+    return unpadded if 10 * len(times) >= 9 * len(filled) and len(unpadded) < len(times) else []
+
+
+def is_date(text: str) -> bool:
+    """Return whether a text is a date or a time, in ISO format or another one."""
+    return any(re.fullmatch(form, text.strip()) for form in (DATE, ISO_TIME))
+
+
+def _find_dates(texts: Iterable[str]) -> list[str]:
+    """Find the dates among texts, if nearly all are dates."""
+    filled = [text.strip() for text in texts if text.strip()]
+    dates = list(filter(is_date, filled))
+    return dates if 10 * len(dates) >= 9 * len(filled) else []
+
+
+def list_offsets(dates: Iterable[str]) -> set[str]:
+    """List the offsets from UTC of times as text, each once."""
+    return {offset[1] for text in dates if (offset := re.search(_OFFSET, text))}
