@@ -12,8 +12,6 @@ from gpupipe.expressions.spellings import MISSING_WORDS, suggest_aggregate
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
 from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion, suggest_times
 from gpupipe.support.text import write_cast
-from gpupipe.support.text_dates import find_misordered_dates
-from gpupipe.support.text_kinds import suggest_parsing
 from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
 from gpupipe.support.validation import correct_duration, parse_duration_us
@@ -91,8 +89,6 @@ def infer_comparison(node: Comparison, dtypes: Sequence[str], source: Source) ->
     pairs = pairwise(zip(node.operands, dtypes, strict=True))
     for operator, (left, right) in zip(node.operators, pairs, strict=True):
         _require_alike(left, right, source, operator)
-        if operator not in ("==", "!="):
-            _require_time_order(left[0], right[0], source)
     return "bool"
 
 
@@ -291,16 +287,6 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     first, second = (f"{_titled(node, source)} ({dtype})" for node, dtype in (left, right))
     expected = "two numbers, two texts or two times"
     raise source.error(culprit.span, f"{first} is compared with {second}", expected, remedy)
-
-
-def _require_time_order(left: Node, right: Node, source: Source) -> None:
-    """Raise for a text that is a date, such as 31.12.2023, beside < or >, which go by its letters."""
-    for node, other in ((left, right), (right, left)):
-        if isinstance(node, Constant) and isinstance(node.value, str) and find_misordered_dates([node.value]):
-            problem, expected = "dates as text are compared by their letters", "a time, or text such as '2024-01-31'"
-            name = other.name if isinstance(other, Name) else "date"
-            remedy = suggest_parsing(name, "dates", [node.value])
-            raise source.error(node.span, problem, expected, remedy, got=node.value)
 
 
 def _suggest_side(node: Node, dtype: str, beside: Node, other: str, source: Source, operator: str) -> str | None:

@@ -866,22 +866,21 @@ def test_a_row_before_is_earlier_whatever_the_keys_are_called(join: str) -> None
 def test_a_row_that_a_key_of_the_target_finds_tells_it(join: str) -> None:
     data, sign = sales(), "where({} > 5, 'a', 'b')"
     following = gp.Pipeline([T.Lag("sales", -1, order_by="date")], backend="cpu").fit_transform(data)
-    own = data.assign(mark="1", sign=sign.format("sales")).select(["date", "sign", "mark"])
+    current = data.assign(mark="1", sign=sign.format("sales")).select(["date", "sign", "mark"])
     before = following.assign(mark="1", sign=sign.format("sales_lead_1")).select(["date", "sign", "mark"])
     keys = {"left_by": "store", "right_by": "sign"}
     on = {"left_on": ["date", "store"], "right_on": ["date", "sign"]}
-    found = data.join(own, **on) if join == "verb" else gp.Pipeline([T.Join(own, **on)]).fit_transform(data)
+    matches = data.join(current, **on) if join == "verb" else gp.Pipeline([T.Join(current, **on)]).fit_transform(data)
+    by_sign = current.assign(store="sign").select(["date", "store", "mark"])
     for joined in (
         join_as_of(data, before, join, **keys),
-        join_as_of(data, own, join, **keys, allow_exact_matches=True, tolerance="0s"),
-        join_as_of(
-            data, own.assign(store="sign").select(["date", "store", "mark"]), join, by="store", allow_exact_matches=True
-        ),
-        found,
+        join_as_of(data, current, join, **keys, allow_exact_matches=True, tolerance="0s"),
+        join_as_of(data, by_sign, join, by="store", allow_exact_matches=True),
+        matches,
     ):
         with pytest.raises(errors.LeakageError, match="found by"):
             fit(joined, "mark")
-    assert fit(join_as_of(data, own, join, **keys), "mark").schema.numeric
+    assert fit(join_as_of(data, current, join, **keys), "mark").schema.numeric
 
 
 @pytest.mark.parametrize("route", ["join", "step", "as of", "as-of step", "lag", "count", "derived key", "group"])
