@@ -42,10 +42,9 @@ def require_date_format(expression: Expression, columns: Mapping[str, Column]) -
     for name, operator, constant in expression.date_tests:
         text, texts = str(constant.value), sample_texts(columns[name]) if name in columns else []
         if dates := find_dates_in_other_formats(texts, text, operator):
-            problem = f"dates as text are compared by their letters, and column {name!r} has others"
-            kind = recognise_texts(dates) or "dates"
-            expected, remedy = f"times, or text such as {dates[0]!r}", suggest_parsing(name, kind, dates)
-            raise expression.source.error(constant.span, problem, expected, remedy, got=text)
+            problem = f"dates as text are compared by their letters, and column {name!r} has such as {dates[0]!r}"
+            remedy = suggest_parsing(name, recognise_texts(dates) or "dates", dates)
+            raise expression.source.error(constant.span, problem, "a column of times", remedy, got=text)
 
 
 class _Rows:
