@@ -13,7 +13,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.errors import BadData, ExpressionError, GpupipeError
+from gpupipe.errors import BadConfig, BadData, ExpressionError, GpupipeError
 
 DAYS = pd.date_range("2023-01-01", "2024-06-30")
 FRAME = pd.DataFrame({"date": DAYS, "sales": range(len(DAYS))})
@@ -116,6 +116,15 @@ def test_they_are_not_compared_with_dates_in_another_format(
         TESTED[verb](read(form, tmp_path), condition)
     assert repr(form) in str(caught.value) and "column 'date'" in str(caught.value)
     TESTED[verb](gp.read_csv(tmp_path / "sales.csv", timestamp_formats={"date": form}), condition)
+
+
+@pytest.mark.parametrize("at", ["2024-01-20", "01/20/2024"])
+def test_they_are_not_cut_at_a_date_in_another_format(at: str, tmp_path: Path) -> None:
+    data = read("%Y/%m/%d", tmp_path)
+    with pytest.raises(BadConfig, match=r"split\(by='date', at=\): dates as text are cut") as caught:
+        data.split(by="date", at=at)
+    assert repr(at) in str(caught.value) and "'date': '%Y/%m/%d'" in str(caught.value)
+    assert [len(part) for part in data.split(by="date", at="2024/01/20")] == [384, 163]
 
 
 def test_statistics_of_files_do_not_hide_them(tmp_path: Path) -> None:

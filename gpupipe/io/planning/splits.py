@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, select
-from gpupipe.backend.columns import require_comparable, require_comparable_constant, require_time_order
+from gpupipe.backend.columns import (
+    require_comparable,
+    require_comparable_constant,
+    require_time_order,
+    sample_texts,
+)
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, GpupipeError
@@ -23,6 +28,8 @@ from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.table import Table
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, suggest_times
 from gpupipe.support.text import format_count, refer_to
+from gpupipe.support.text_dates import find_dates_in_other_formats
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
 
@@ -78,15 +85,22 @@ def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]
         where, expected = f"split(by={by!r}, gap=)", "less than lies between the values of at="
         raise BadConfig(where, "it leaves nothing between two cuts", got=gap, expected=expected, remedy="a smaller gap")
     refuse_missing(count_missing(table, by), by, f"split(by={by!r})")
-    check_order(table, by, "split")
+    check_order(table, by, "split", cuts)
     return [Between(by, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
 
 
-def check_order(table: Table, by: str, where: str) -> None:
-    """Raise `BadData` where the column that is cut holds dates as text."""
-    if table.schema[by].dtype == "string":
-        backend = select(table.backend)
-        require_time_order(backend.column(table.read(table.partitions[0], [by], backend), by), by, where)
+def check_order(table: Table, by: str, where: str, cuts: Sequence[Any] = ()) -> None:
+    """Raise `BadData` where the column that is cut holds dates as text, and `BadConfig` for cuts in another format."""
+    if table.schema[by].dtype != "string":
+        return
+    backend = select(table.backend)
+    column = backend.column(table.read(table.partitions[0], [by], backend), by)
+    require_time_order(column, by, where)
+    for cut in cuts:
+        if dates := find_dates_in_other_formats(sample_texts(column), cut, "<"):
+            problem, expected = "dates as text are cut by their letters", f"text such as {dates[0]!r}"
+            remedy = suggest_parsing(by, recognise_texts(dates) or "dates", dates)
+            raise BadConfig(f"{where}(by={by!r}, at=)", problem, got=cut, expected=expected, remedy=remedy)
 
 
 def refuse_missing(num_missing: int, by: str, where: str) -> None:
