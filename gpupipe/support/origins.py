@@ -400,7 +400,7 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     Of a target that comes from any rows, as a sum over a group that was joined back does, these are also values of the
     own row, a part of it. Keys by which a target was looked up tell nothing of it, nor does the order of its rows.
     Where it comes from nothing else, as a count does, what holds all of the keys tells it. Where it tells whether a row
-    was found by them, so does what is missing with that row. Parts of a table are related to all of it, and to each
+    was found by them, so does what is of that row, alone or among those that fewer keys find. Parts of a table are related to all of it, and to each
     other unless no row can be in both; see `are_related`.
 
     Example:
@@ -443,22 +443,27 @@ def _list_secrets(values: set[Origin], target: Origins) -> set[Origin]:
 
 
 def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]) -> set[Origin]:
-    """Find the keys by which a target tells whether a row was found, if a feature is missing where none was.
+    """Find the keys by which a target tells whether a row was found, if a feature tells of that row, or of its group.
 
-    A user's target is true where no order was found, `isnull(amount)`, and there is one of user 2 alone:
+    A user's target is true where no order was found in May, `isnull(amount)`, and there is one of user 2 alone:
 
         user  amount  item  isnull(amount)
-        1     missing missing  true          `item` of the same row tells the target; what another table, or another
-        2     5       "pen"    false         part of the orders has of the user does not
+        1     missing missing  true          `item` of the same row tells the target, and so does the number of orders
+        2     5       "pen"    false         of the user in all months; what another table, or April, has does not
     """
     matches = {origin for origin in target if origin.when == When.MATCH}
     keys = [origin for origin in feature if origin.when in _KEYS]
     rows = {(origin.table, _RANK[origin.when]) for origin in values or matches}
     own_rows = [origin for origin in feature if origin.when not in _KEYS] or keys
-    is_of_rows = any(_is_within(o.table, table) and _RANK[o.when] == rank for o in own_rows for table, rank in rows)
-    looked_up_by = {match for match in matches if match.table not in {table for table, _ in rows}} or matches
-    has_keys = all(any(k.column == m.column and _is_within(k.table, m.table) for k in keys) for m in looked_up_by)
-    return matches if is_of_rows and has_keys else set()
+    if not any(are_related(o.table, table) and _RANK[o.when] == rank for o in own_rows for table, rank in rows):
+        return set()
+    elsewhere = {match for match in matches if match.table not in {table for table, _ in rows}}
+    pairs = [(k, m) for k in keys for m in elsewhere or matches if _is_within(k.table, m.table)]
+    same = [(k, m) for k, m in pairs if k.column == m.column]
+    has_all = {m for _, m in same} == (elsewhere or matches)
+    # Fewer keys find more rows, among them that one: of all failures of a machine beside the next one after a time.
+    has_fewer = bool(elsewhere and pairs) and {k for k, _ in same} == {k for k, _ in pairs}
+    return matches if has_all or has_fewer else set()
 
 
 def _is_within(name: str, other_name: str) -> bool:

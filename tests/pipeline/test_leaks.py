@@ -560,10 +560,10 @@ def test_whether_a_row_was_joined_is_told_by_its_other_columns() -> None:
     data = data.assign(gone="isnull(n)", is_back="coalesce(n, 0) > 0")
     steps = [T.Derive(paying="coalesce(spent, 0) > 0")]
     for target in ("gone", "is_back", "isnull(n)", "notnull(n)"):
-        for name in ("n", "spent", "most", "hit", "paying"):
+        for name in ("n", "spent", "most", "hit", "paying", "ever"):
             with pytest.raises(errors.LeakageError, match=repr(name)):
                 fit(data, name, target=target, steps=steps)
-        assert fit(data, "age", "before", "score", "ever", target=target, steps=steps).schema.numeric
+        assert fit(data, "age", "before", "score", target=target, steps=steps).schema.numeric
     assert fit(data, "spent", target="n > 1").schema.numeric  # known only of users who were found
     ahead = [T.Lag(["sales", "price"], [1, -1], **STORES), T.Rolling("price", 3, **STORES)]
     for name in (
@@ -574,6 +574,26 @@ def test_whether_a_row_was_joined_is_told_by_its_other_columns() -> None:
         assert fit(SALES, name, target=f"isnull({LEAD})", steps=ahead).schema.numeric
     with pytest.raises(errors.LeakageError):
         fit(SALES, "price_lead_1_by_store", target=f"isnull({LEAD})", steps=ahead)
+
+
+def test_whether_a_row_comes_next_is_told_by_all_that_share_its_key() -> None:
+    """Of machines that fail within a day, those that ever failed are few: their number, and what repairs cost."""
+    times = pd.date_range("2024-01-01", periods=20)
+    reads = gp.from_frame(pd.DataFrame({"machine": [1, 2] * 10, "time": times, "heat": 1.0}))
+    rows = {"machine": [1, 2], "failed_at": times[[5, 14]], "cost": [5.0, 9.0]}
+    failures = gp.from_frame(pd.DataFrame(rows)).assign(key="failed_at")
+    as_of = {"left_on": "time", "right_on": "key", "by": "machine"}
+    ahead = {"direction": "forward", "tolerance": "1d", "columns": ["failed_at"]}
+    data = reads.join_asof(failures, **as_of, **ahead).assign(fails="notnull(failed_at)")
+    before = data.join_asof(failures, **as_of, columns=["cost"], allow_exact_matches=False)
+    assert fit(before, "heat", "cost", target="fails").schema.numeric
+    of_machines = failures.group_by("machine")
+    tables = [of_machines.agg(cost=("cost", function)) for function in ("size", "count", "first")]
+    for table in (*tables, failures, failures.filter("cost > 5")):
+        steps = [T.Join(table.select(["machine", "cost"]), on="machine")]
+        for joined, before_fit in ((data.join(table, on="machine", columns=["cost"]), []), (data, steps)):
+            with pytest.raises(errors.LeakageError, match="'cost'"):
+                fit(joined, "cost", target="fails", steps=before_fit)
 
 
 @pytest.mark.slow
