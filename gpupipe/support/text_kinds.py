@@ -116,7 +116,7 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     if kind == "dates":
         formats = list(map(repr, find_formats(values[:_NUM_DATES])))
         of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
-        missing = f", null_values={['', 'NA', *strays]}" if strays else ""
+        missing = f", null_values={['NA', *strays]}" if strays else ""
         read = f"gp.read_csv(..., timestamp_formats={of_files}{missing}), or " if len(strays) <= _NUM_STRAYS else ""
         coerce = ", errors='coerce'" if strays else ""
         return f"{read}pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'}{coerce})"

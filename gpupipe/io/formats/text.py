@@ -80,7 +80,8 @@ def read_csv(
         comment: what a line that is left out begins with.
         decimal: the decimal point of numbers.
         thousands: the separator that is removed behind digits of numbers, before the decimal point.
-        null_values: texts that mean a missing value, in columns of any type, quoted or not.
+        null_values: texts that mean a missing value, as the empty one does, in columns of any type, quoted or not; they
+            stand in place of `NA` and its kin.
         timestamp_formats: `strptime` formats that text in any column may have, beside ISO 8601; a text that two of them
             read as different times is an error. Or, by column, `{"day": "%d/%m/%Y"}`: such a column has times in these
             formats alone, in digits too, as `"%Y%m%d"`. Times with an offset become UTC, which `Dataset.conversions`
@@ -133,7 +134,7 @@ def read_csv(
     form = CsvForm(
         delimiter=sep,
         names=None if names is None else as_list(names),
-        null_values=as_list(null_values),
+        null_values=list(dict.fromkeys(["", *as_list(null_values)])),
         timestamp_formats=TimeFormats(tuple(as_list(for_all))),
         column_formats={name: TimeFormats(tuple(as_list(each)), with_iso=False) for name, each in by_column.items()},
         encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
@@ -234,9 +235,6 @@ def _check_form(form: CsvForm, backend: str) -> None:
         if problem := explain_format(text):
             expected, remedy = "a year, and %p beside %I", "timestamp_formats='%d/%m/%Y %H:%M'"
             raise refuse(f"timestamp_formats has {problem}", text, expected, remedy)
-    if "" not in form.null_values and backend == "gpu":
-        problem, remedy = "null_values leaves out '', which cuDF always takes for a missing value", "['', ...]"
-        raise refuse(problem, list(form.null_values), "'' among them", f"backend='cpu', or null_values={remedy}")
 
 
 class _Parser(ABC):

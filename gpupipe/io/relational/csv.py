@@ -37,7 +37,7 @@ from gpupipe.io.relational.time_formats import ISO_FORMATS, TimeFormats, choose_
 from gpupipe.support.text import format_count
 from gpupipe.support.times import has_offset
 
-NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
+NULL_VALUES = ("NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 
 _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
@@ -161,11 +161,11 @@ class CsvFile(TextFile):
         """
         with self._text.open("rb") as file:
             head = file.read(_COPIED)
-        usual = [text for text in self._form.null_values if text in NULL_VALUES and text]
+        usual = [text for text in self._form.null_values if text in NULL_VALUES]
         around = f'[{re.escape(self._form.delimiter)}"\r\n]'.encode()
         words = b"|".join(re.escape(text.encode()) for text in usual) or b"(?!)"
         met = {word.decode() for word in re.findall(around + b"(" + words + b")(?=" + around + b")", head)}
-        return [text for text in self._form.null_values if text in met or text not in NULL_VALUES]
+        return [text for text in self._form.null_values if text in met or text not in ("", *NULL_VALUES)]
 
     def _parse_column(self, name: str, column: Column, *, strict: bool = True) -> pl.Expr:
         text = pl.col(name)
@@ -187,7 +187,6 @@ class CsvFile(TextFile):
             has_header=self._num_heads > 0 and not is_quoted,
             skip_rows=int(is_quoted),
             null_values=list(null_values),
-            empty_string_is_null="" in self._form.null_values,
             glob=False,
         )
 
