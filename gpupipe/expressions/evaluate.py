@@ -20,7 +20,7 @@ from gpupipe.expressions.functions import describe_call
 from gpupipe.expressions.operands import AnyValue, Call, Operand, to_column
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation
 from gpupipe.schema import LISTS
-from gpupipe.support.text_dates import find_dates_in_other_formats
+from gpupipe.support.text_dates import find_dates_in_other_formats, shorten_date
 from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
 
@@ -44,6 +44,7 @@ def require_date_format(expression: Expression, columns: Mapping[str, Column]) -
         if dates := find_dates_in_other_formats(texts, text, operator):
             problem = f"dates as text are compared by their letters, and column {name!r} has such as {dates[0]!r}"
             remedy = suggest_parsing(name, recognise_texts(dates) or "dates", dates)
+            remedy = f"{short!r}; or {remedy}" if (short := shorten_date(text, dates[0])) else remedy
             raise expression.source.error(constant.span, problem, "a column of times", remedy, got=text)
 
 

@@ -201,6 +201,10 @@ class TransformPlan:
                     summaries["expect", position] = step.look(frame, before, backend, first_row)
                 else:
                     frame = step.apply(frame, before, outputs, backend)
+            if isinstance(step, WholeTableTransform) and position not in self.side_columns and len(frame):
+                names = [name for name in step.makes if name in outputs]
+                if empty := [name for name in names if _is_missing(backend.column(frame, name), backend)]:
+                    _warn_of_gaps(step, empty, has_history=False)
             if isinstance(step, TableJoin) and summaries is not None:
                 summaries["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
         return backend.select(frame, self.outputs)
@@ -262,8 +266,8 @@ class TransformPlan:
                     shorten_list(names),
                 )
 
-    def warn_of_no_past(self, data: Dataset) -> None:
-        """Warn of columns of windows that have no value in any row of `data`, to which a history was given."""
+    def warn_of_no_past(self, data: Dataset, *, has_history: bool) -> None:
+        """Warn of columns of windows that have no value in any row of `data`."""
         backend, num_rows = select(get_executor().resolve(data.backend)), 0
         empty = {position: list(names) for position, (_, _, names) in self.window_steps.items()}
         for partition in data.partitions:
@@ -277,12 +281,7 @@ class TransformPlan:
                 empty[position] = [name for name in names if name not in columns or _is_missing(columns[name], backend)]
         for position, names in empty.items():
             if names and num_rows:
-                _log.warning(
-                    "history= gives no row of the data a value of %s: the %s there are others, the times later, or the "
-                    "values missing",
-                    shorten_list(names),
-                    shorten_list(self.window_steps[position][0].keys) or "rows",
-                )
+                _warn_of_gaps(self.window_steps[position][0], names, has_history=has_history)
 
     def compute_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
         """Compute the schema after all steps, given which window steps have `ties`, and the origins of the source."""
@@ -330,6 +329,19 @@ class TransformPlan:
             if TIE in fields and (num_ties := side_columns[position].count(TIE.name)):
                 ties[position] = num_ties
         return self.replace(side_columns=side_columns, ties=ties), dataset
+
+
+def _warn_of_gaps(step: WholeTableTransform, names: Sequence[str], *, has_history: bool) -> None:
+    if has_history:
+        problem = f"the {shorten_list(step.keys) or 'rows'} there are others, the times later, or the values missing"
+        _log.warning("history= gives no row of the data a value of %s: %s", shorten_list(names), problem)
+    else:
+        _log.warning(
+            "no row of the data has a value of %s: %s sees the rows that are given alone; history= takes those before "
+            "them, or all are given, and these by rows= as a condition",
+            shorten_list(names),
+            step.class_name,
+        )
 
 
 def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
@@ -480,7 +492,9 @@ class BoundPipeline:
             self.plan = self.plan.replace(casts=self._find_casts(data))
             self.plan.warn_of_cuts(data)
             self.plan, data = self.plan.attach_window_columns(data, backend, counts_ties=counts_ties)
-            return data if rows is None else data.filter(rows)
+            data = data if rows is None else data.filter(rows)
+            self.plan.warn_of_no_past(data, has_history=False)
+            return data
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
         parts = [
@@ -489,7 +503,7 @@ class BoundPipeline:
         self.plan.warn_of_overlap(parts[0], parts[1], (history, data))
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=counts_ties)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
-        self.plan.warn_of_no_past(data)
+        self.plan.warn_of_no_past(data, has_history=True)
         return data if rows is None else data.filter(rows)
 
     def _conform(self, data: Dataset, schema: Schema) -> Dataset:

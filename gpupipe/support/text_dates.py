@@ -90,9 +90,10 @@ def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: s
     if not dates:
         return []
     if all(re.fullmatch(_IN_ORDER, text) for text in (constant, *dates)):
-        # Letters tell the order where signs stand in the same places: 2024-01-31 beside 2024-01, not beside 2024/01/31.
+        # Letters tell the order where signs stand in the same places: 2024-01 comes before 2024-01-31, and so do all of
+        # 2024-01 before 2024-01-01, which the month begins with.
         shape, shapes = re.sub(r"\d", "0", constant), {re.sub(r"\d", "0", date) for date in dates}
-        is_comparable = any(each.startswith(shape) or shape.startswith(each) for each in shapes)
+        is_comparable = any(each.startswith(shape) for each in shapes)
         is_comparable &= is_equality or len(list_offsets([constant, *dates])) < 2
     else:  # only equal dates have equal letters, in one format: 01/31/2024 beside 02/29/2024
         formats = find_formats(dates)
@@ -100,6 +101,17 @@ def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: s
         is_alike = constant in dates or not {*formats}.isdisjoint(find_formats([constant]))
         is_comparable = not are_known or (is_equality and is_alike)
     return [] if is_comparable else _find_dates(texts)
+
+
+def shorten_date(constant: str, date: str) -> str:
+    """Cut a constant to the unit of a date in the same format; nothing where it is not longer, or in another one.
+
+    Example:
+        >>> shorten_date("2024-01-31", "2023-12"), shorten_date("31.01.2024", "2023-12")
+        ('2024-01', '')
+    """
+    shape, form = (re.sub(r"\d", "0", text) for text in (constant, date))
+    return constant[: len(date)] if shape != form and shape.startswith(form) else ""
 
 
 def find_unpadded_times(texts: Iterable[str]) -> list[str]:

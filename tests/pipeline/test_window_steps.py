@@ -386,6 +386,26 @@ def test_a_history_in_which_no_row_has_a_past_is_told(caplog: pytest.LogCaptureF
     assert warning not in caplog.text
 
 
+def test_rows_without_those_before_them_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, tomorrow = make_sales()
+    last = tomorrow["date"].min() - pd.Timedelta("1D")
+    day = past[past["date"] == last]
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    dataset = gp.from_frame(past, num_partitions=2)
+    warning = "no row of the data has a value of sales_lag_1_by_store: Lag sees the rows that are given alone"
+    for data, options, warns in (
+        (day, {}, True),
+        (dataset.filter(f"date == '{last:%Y-%m-%d}'"), {}, True),
+        (past[past["date"] >= last - pd.Timedelta("1D")], {}, False),
+        (dataset, {"rows": f"date == '{last:%Y-%m-%d}'"}, False),
+        (day, {"history": past[past["date"] < last]}, False),
+        (day[:0], {}, False),
+    ):
+        caplog.clear()
+        pipeline.transform(data, **options)
+        assert (warning in caplog.text) == warns
+
+
 def test_a_forecast_refuses_what_it_cannot_compute() -> None:
     past, tomorrow = make_sales()
     pipeline = fit_forecast(past, rows=TRAIN)

@@ -118,6 +118,16 @@ def test_they_are_not_compared_with_dates_in_another_format(
     TESTED[verb](gp.read_csv(tmp_path / "sales.csv", timestamp_formats={"date": form}), condition)
 
 
+@pytest.mark.parametrize("verb", [*TESTED, "cut"])
+def test_months_are_not_compared_with_the_day_that_they_begin_with(verb: str, tmp_path: Path) -> None:
+    """All of 2024-01 comes before 2024-01-01 by its letters."""
+    data = read("%Y-%m", tmp_path)
+    with pytest.raises(GpupipeError, match="letters") as caught:
+        ORDERED["cut"](data, "2024-01-01") if verb == "cut" else TESTED[verb](data, "date >= '2024-01-01'")
+    assert "Try: at='2024-01'; or" in str(caught.value) if verb == "cut" else "Try: '2024-01'; or" in str(caught.value)
+    assert "'%Y-%m'" in str(caught.value)
+
+
 @pytest.mark.parametrize("at", ["2024-01-20", "01/20/2024"])
 def test_they_are_not_cut_at_a_date_in_another_format(at: str, tmp_path: Path) -> None:
     data = read("%Y/%m/%d", tmp_path)
@@ -138,7 +148,7 @@ def test_statistics_of_files_do_not_hide_them(tmp_path: Path) -> None:
     [
         ("%Y-%m-%d", "date >= '2024-01-20'", 163),
         ("%Y-%m-%d %H:%M", "date >= '2024-01-20'", 163),
-        ("%Y-%m", "date > '2024-01-20'", 151),
+        ("%Y-%m", "date >= '2024-01'", 182),
         ("%Y/%m/%d", "date < '2024/01'", 365),
         ("%m/%d/%Y", "date != '01/20/2024'", 546),
         ("%m/%d/%Y", "date in ['01/20/2024', 'x']", 1),

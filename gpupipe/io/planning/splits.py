@@ -28,7 +28,7 @@ from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.table import Table
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, suggest_times
 from gpupipe.support.text import format_count, refer_to
-from gpupipe.support.text_dates import find_dates_in_other_formats
+from gpupipe.support.text_dates import find_dates_in_other_formats, shorten_date
 from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
@@ -100,6 +100,7 @@ def check_order(table: Table, by: str, where: str, cuts: Sequence[Any] = ()) -> 
         if dates := find_dates_in_other_formats(sample_texts(column), cut, "<"):
             problem, expected = "dates as text are cut by their letters", f"text such as {dates[0]!r}"
             remedy = suggest_parsing(by, recognise_texts(dates) or "dates", dates)
+            remedy = f"at={short!r}; or {remedy}" if (short := shorten_date(cut, dates[0])) else remedy
             raise BadConfig(f"{where}(by={by!r}, at=)", problem, got=cut, expected=expected, remedy=remedy)
 
 
