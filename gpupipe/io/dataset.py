@@ -480,6 +480,7 @@ class Dataset(Table):
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
         """Sort rows by columns, `ascending` or not (all, or each); ties keep their order, missing values come last.
 
+        Raises `BadData` for dates as text whose letters are in another order, such as 31.12.2023.
         Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that the table on disk
             while the plan runs, and the result as long as the new dataset is there, unless it is only written.
 

@@ -51,6 +51,8 @@ ORDERED: dict[str, Callable[[gp.Dataset, str], Any]] = {
     "window of a frame": lambda data, day: T.Rolling("sales", 7, "mean", order_by="date").transform(data.compute()),
     "cut": lambda data, day: data.split(by="date", at=day),
     "folds": lambda data, day: data.kfold(2, by="date", forward=True),
+    "sort": lambda data, day: data.sort("date"),
+    "sort of two": lambda data, day: data.sort(["sales", "date"], ascending=False),
     "filter": lambda data, day: data.filter(f"date < {day!r}"),
     "filter, the other way": lambda data, day: data.filter(f"{day!r} >= date"),
     "rows": lambda data, day: gp.Pipeline([], gp.Features(["sales"])).fit(data, rows=f"date < {day!r}"),

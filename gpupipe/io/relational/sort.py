@@ -18,6 +18,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
 from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.splits import check_order
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
 from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
@@ -30,6 +31,8 @@ _BITS = "⟨bits⟩"
 
 def sort(table: AnyTable, by: Sequence[str], ascending: Sequence[bool]) -> AnyTable:
     """Run `Dataset.sort`."""
+    for name in by:
+        check_order(table, name, "sort")
     backend = get_executor().resolve(table.backend)
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
