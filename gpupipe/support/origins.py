@@ -398,7 +398,7 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
     Of a target that comes from any rows, as a sum over a group that was joined back does, these are also values of the
-    own row, a part of it. Keys by which a target was looked up tell nothing of it, nor does the order of its rows.
+    own row, a part of it. A row before in another order than the target's may be any row. Keys by which a target was looked up tell nothing of it, nor does the order of its rows.
     Where it comes from nothing else, as a count does, what holds all of the keys tells it. Where it tells whether a row
     was found by them, so does what is of that row, alone or among those that fewer keys find. Parts of a table are
     related to all of it, and to each other unless no row can be in both; see `are_related`.
@@ -414,8 +414,10 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         frozenset(origin for origin in part if origin.when not in _NO_VALUES) for part in (feature, target)
     )
     values = _list_secrets({origin for origin in target if origin.when not in _KEYS}, target)
+    times = frozenset(origin for origin in target if origin.when == When.TIME)
+    is_any = bool(times) and any(o.when in _MOVED for o in values) and is_in_other_order(feature, times)
     leaks = set[Origin]()
-    for origin in feature:
+    for origin in shift(feature, *ANY_ROW) if is_any else feature:
         related = [o for o in values or target if o.column == origin.column and are_related(o.table, origin.table)]
         for of_groups in (False, True):
             same = [o for o in related if (o.when in _GROUPS) == of_groups]

@@ -546,6 +546,19 @@ def test_parts_marked_by_a_constant_and_put_together_are_told_by_its_copies(tmp_
         fit(data.join(same.group_by("price").agg(rate=("label", "mean")), on="price"), "rate", target="label")
 
 
+def test_a_row_before_in_another_order_than_the_targets_may_be_the_next() -> None:
+    """Of what is sold tomorrow a lag in the order of the days that are left is the very value."""
+    data = gp.from_frame(SALES.assign(left=range(len(SALES), 0, -1)), num_partitions=3, backend="cpu")
+    target = [T.Lag("sales", -1, **STORES), T.Derive(up=f"{LEAD} > sales")]
+    for order_by, is_leak in (("left", True), ("date", False), (["date", "price"], False)):
+        lag = T.Lag("sales", by="store", order_by=order_by)
+        if is_leak:
+            with pytest.raises(errors.LeakageError, match="'sales_lag_1_by_store'"):
+                fit(data, *lag.makes, target="up", steps=[*target, lag])
+        else:
+            assert fit(data, *lag.makes, target="up", steps=[*target, lag]).schema.numeric
+
+
 def test_whether_a_row_was_joined_is_told_by_its_other_columns() -> None:
     """Users with no event later have churned: what else was computed of later events is missing for them, too."""
     rows = {"user": [1, 1, 2, 3, 3], "day": [1, 9, 2, 8, 8], "paid": [1.0, 2.0, 3.0, 4.0, 5.0], "kind": [*"ababa"]}
