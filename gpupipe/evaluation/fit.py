@@ -55,9 +55,10 @@ def fit(
         train: rows to learn from, in a Dataset or a frame; every column but those of the target is a feature, so none
             of them may be known only after the target is.
         valid: rows that say when to stop; None for a tenth of `train`, drawn by the seed, of each class the same share
-            (the only row of a class is learned from). Rows of one time or group know too much of each other to be
-            drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`) None is for none, and rows that
-            are given come after those of `train`, which their windows see.
+            (the only row of a class is learned from); by whole groups, where `train` is of a `split(by=, fraction=)`.
+            Rows of one time or group know too much of each other to be drawn: split by them. With windows among the
+            steps (`T.Lag`, `T.Rolling`) None is for none, and rows that are given come after those of `train`, which
+            their windows see.
         target: a column, an expression or several, as of `gp.Features`.
         task: "regression", "classification" or "auto", as of `gp.Features`.
         steps: transforms before the features, as of `gp.Pipeline`; what they add becomes features, too.
@@ -96,12 +97,16 @@ def fit(
 
 
 def _hold_out(dataset: Dataset, target: str | Sequence[str], seed: int) -> tuple[Dataset, Dataset | None]:
-    """Draw nine tenths of the rows and the last one, if it has any; of what looks like classes the first has all."""
-    stratify = None
-    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in _COUNTED:
+    """Draw nine tenths of the rows and the last one, if it has any; of what looks like classes the first has all.
+
+    Rows that were split by groups are drawn by groups, too.
+    """
+    stratify, groups = None, dataset.group_columns
+    if not groups and isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in _COUNTED:
         most = FEW if dataset.schema[target].dtype in INTEGERS else _MOST_CLASSES
         stratify = target if dataset.select(target).head(NUM_FIRST)[target].nunique() <= most else None
-    parts = draw_parts(dataset, (LEARNED, 1 - LEARNED), seed, None, stratify, first_has_all=True)
+    by, where = (groups[0], "kfold") if groups else (None, "split")
+    parts = draw_parts(dataset, (LEARNED, 1 - LEARNED), seed, by, stratify, where, first_has_all=True)
     train, valid = map(dataset._then, parts)
     return (train, valid) if len(valid.head(1)) else (dataset, None)
 

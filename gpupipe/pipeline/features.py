@@ -139,7 +139,7 @@ class Features:
         missing. It knows nothing of what the columns mean: look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
-        become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
+        become no features, nor does one by whose groups `data` was split, `split(by=, fraction=)`. A target of whole numbers other than 0 and 1 has its task written down where there are less
         than 10,000 rows, since part of them could decide otherwise. Strings and ids rarer than `min_frequency` are all
         one; by default 5, in less than 1,000 rows none.
 
@@ -167,6 +167,8 @@ class Features:
             name: f"computed from {', '.join(sources)}, as the target is" for name, sources in leaks.items() if sources
         }
         useless |= first.useless
+        for name in [] if dataset is None else dataset.group_columns:
+            useless[name] = "rows were split by it: the other part has none of its values"
         least = first.min_frequency if min_frequency is None else min_frequency
         free = [item for item in schema if item.name not in role_names and item.name not in useless]
         groups = propose_groups(free, first, least)

@@ -398,10 +398,11 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
     Of a target that comes from any rows, as a sum over a group that was joined back does, these are also values of the
-    own row, a part of it. A row before in another order than the target's may be any row. Keys by which a target was looked up tell nothing of it, nor does the order of its rows.
-    Where it comes from nothing else, as a count does, what holds all of the keys tells it. Where it tells whether a row
-    was found by them, so does what is of that row, alone or among those that fewer keys find. Parts of a table are
-    related to all of it, and to each other unless no row can be in both; see `are_related`.
+    own row, a part of it. A row before in another order than the target's may be any row. Keys by which a target was
+    looked up tell nothing of it, nor does the order of its rows. Where it comes from nothing else, as a count does,
+    what holds all of the keys tells it. Where it tells whether a row was found by them, so does what is of that row,
+    alone or among those that fewer keys find. Parts of a table are related to all of it, and to each other unless no
+    row can be in both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)

@@ -51,6 +51,22 @@ def test_a_tenth_of_the_rows_says_when_to_stop() -> None:
         pd.testing.assert_frame_equal(one.predict_proba(frame), other.predict_proba(frame))
 
 
+@pytest.mark.parametrize("cut", ["split", "folds"])
+def test_the_groups_by_which_rows_were_split_are_no_feature(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of groups of few rows, which left early, a network learns that a group without rows in train leaves, too."""
+    frame = frame_of(300, 1).assign(who=np.arange(300) // 6)
+    data, loaders = gp.from_frame(frame, num_partitions=3), list[Any]()
+    train, other = data.split(by="who", fraction=0.8, seed=2) if cut == "split" else next(iter(data.kfold(4, by="who")))
+    note = "who (rows were split by it: the other part has none of its values)"
+    assert gp.Features.auto(train.assign(high="x > 1"), target="late").omitted == [note]
+    for apart in (data, gp.concat([train, other]), data.split(0.8, stratify="who")[0]):
+        assert not gp.Features.auto(apart, target="late").omitted
+    monkeypatch.setattr(gp.Trainer, "fit", lambda trainer, *given: loaders.extend(given))
+    gp.fit(train, target="late", keep="who", model=gp.models.Linear)
+    learned, held_out = ({*loader.table.keep["who"].tolist()} for loader in loaders)
+    assert learned and held_out and not learned & held_out
+
+
 def test_a_function_of_the_schema_makes_the_model() -> None:
     def make(schema: gp.Schema) -> torch.nn.Module:
         return gp.models.MLP.from_schema(schema, hidden=(4,))

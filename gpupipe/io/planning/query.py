@@ -13,7 +13,7 @@ from gpupipe.backend import Array, Backend, Frame
 from gpupipe.errors import AttributeNotFound
 from gpupipe.expressions.derivation import Derivation
 from gpupipe.io.planning.partitions import Partition
-from gpupipe.io.planning.row_filters import Between, Condition, RandomSplit, RowIdFilter, Selection
+from gpupipe.io.planning.row_filters import Between, Condition, RandomSplit, RowIdFilter, Selection, StratifiedSplit
 from gpupipe.io.stores import Listing
 
 FrameFunction: TypeAlias = Callable[..., Frame]
@@ -95,6 +95,12 @@ class Query:
     def num_draws(self) -> int:
         """How many random draws were made."""
         return sum(isinstance(stage, RandomSplit) for stage in (*self.draws, *self.stages))
+
+    @property
+    def group_columns(self) -> list[str]:
+        """The columns by whose groups rows were drawn: of a group all rows or none."""
+        draws = (stage for stage in self.stages if isinstance(stage, RandomSplit))
+        return [draw.by for draw in draws if draw.by and not isinstance(draw, StratifiedSplit)]
 
     def cuts_history(self, keys: Sequence[str]) -> bool:
         """Return whether a split has removed rows that precede or separate others with the same keys."""

@@ -110,6 +110,11 @@ class Table:
         """How many random draws were made."""
         return sum(query.num_draws for query in self.queries)
 
+    @property
+    def group_columns(self) -> list[str]:
+        """The columns by whose groups its rows were drawn, as `split(by="customer", fraction=0.8)` does."""
+        return [name for name in dict.fromkeys(self.query.group_columns) if name in self.schema]
+
     def cuts_history(self, keys: Sequence[str]) -> bool:
         """Return whether a split has removed rows that precede or separate others with the same keys."""
         return any(query.cuts_history(keys) for query in self.queries)
