@@ -11,10 +11,9 @@ from gpupipe import models
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.io.planning.splits import draw_parts
-from gpupipe.pipeline.auto_features import NUM_FIRST
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.target import FEW
+from gpupipe.pipeline.target import FEW, NUM_FIRST
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Schema
 from gpupipe.support.calls import answer_calls

@@ -15,11 +15,10 @@ from gpupipe.backend.columns import floats, gather
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset
 from gpupipe.io.description.column_description import looks_like_id
+from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
 from gpupipe.support.text_kinds import explain_texts, parse_amounts
 
-NUM_FIRST = 10_000
-"""Rows that are looked at."""
 TEXTS_ARE = "its texts are "
 """What a remark begins with that names the step by which texts are parsed."""
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
@@ -29,6 +28,7 @@ _LEAST_GAPS = 5  # rows without a value, and with one, that show whether gaps te
 _MANY_ROWS = 200  # that show whether classes are ranges of a number
 _HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not tell the target
 _LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
+_WHERE_KNOWN = "{}: is it known before that is?"
 _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
@@ -58,7 +58,7 @@ class FirstRows(NamedTuple):
 
 
 def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = None) -> FirstRows:
-    """Look at the first rows of a dataset, whose target is `label` where that is one of its columns.
+    """Look at the first rows of a dataset, whose target is `label`, a column or an expression.
 
     Without a dataset all integers are amounts, and nothing is known of values.
     """
@@ -72,9 +72,11 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
         return first
     backend = infer_backend(frame)
     coded = backend.encode(frame)
-    target = backend.column(coded, label) if label in names else None
+    targets = TargetSet([] if label is None else [label])
+    of_target = {*targets.reads(schema)}
+    target = next(iter(targets.raw_columns(coded, schema, backend).values()), None) if of_target <= {*names} else None
     for name in names:
-        column, beside = backend.column(coded, name), None if name == label else target
+        column, beside = backend.column(coded, name), None if name in of_target else target
         values = _list_present(column, backend)
         if len(values) < first.num_rows:
             first.incomplete.add(name)
@@ -94,8 +96,7 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
         if count == 1 and first.num_rows > 1:
             first.constants.add(name)
         if telling := _tell_of_target(column, beside, count, backend, is_id=is_id):
-            where = f"in the first {first.num_rows:,} rows"
-            first.remarks[name] = f"{telling.format(repr(label))} {where}: is it known before that is?"
+            first.remarks[name] = telling.format(repr(label), f"in the first {first.num_rows:,} rows", repr(name))
         elif name in first.constants:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
@@ -105,28 +106,46 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
 
 
 def _tell_of_target(column: Column, target: Column | None, num_distinct: int, backend: Backend, *, is_id: bool) -> str:
-    """Say how a column alone tells the target, {} in its name's place; else return nothing.
+    """Say how a column alone tells the target, as a format of its name, the rows' and the column's; else nothing.
 
     The order of ids says nothing: a trend, and rows that are sorted by the target, follow it.
     """
     if target is None:
         return ""
     if _decides_by_gaps(column, target, backend):
-        return "it is missing, or there, exactly where {} has one certain value"
+        return f"it is missing, or there, exactly where {{}} has one certain value {_WHERE_KNOWN}"
     has_order = not is_id and _ROWS_EACH * num_distinct > len(column)
-    is_decided = _decides(column, target, num_distinct, backend)
-    return "it alone tells {}" if is_decided or (has_order and _decides_by_order(column, target, backend)) else ""
+    if _decides(column, target, backend) or (has_order and _decides_by_order(column, target, backend)):
+        return f"it alone tells {{}} {_WHERE_KNOWN}"
+    if _decides_by_groups(column, target, backend):
+        return "rows alike in it have one {0} {1}: split(by={2}, fraction=0.8) keeps them together"
+    return ""
 
 
-def _decides(column: Column, target: Column, num_distinct: int, backend: Backend) -> bool:
+def _decides(column: Column, target: Column, backend: Backend) -> bool:
     """Return whether each value goes with one value of the target, or the target is a linear function of it."""
     xp = backend.xp
-    if _ROWS_EACH * num_distinct > len(column):
-        are_numbers = {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}
-        return are_numbers and _is_linear(column.take(_HEAD), target.take(_HEAD), xp) and _is_linear(column, target, xp)
     values, labels = _pair_values(column, target, xp)
     pairs = _rank_pairs(values, labels, xp)
-    return len(values) >= _LEAST_ROWS and pairs.num_labels > 1 and len(pairs.labels) == pairs.num_values
+    if _ROWS_EACH * pairs.num_values <= len(values):
+        return len(values) >= _LEAST_ROWS and pairs.num_labels > 1 and len(pairs.labels) == pairs.num_values
+    are_numbers = {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}
+    return are_numbers and _is_linear(column.take(_HEAD), target.take(_HEAD), xp) and _is_linear(column, target, xp)
+
+
+def _decides_by_groups(column: Column, target: Column, backend: Backend) -> bool:
+    """Return whether each of many values goes with one value of the target, where chance would show others.
+
+    Of 300 patients, half of them ill, each has 6 visits: the id tells who is, where 300 ids of one visit each do not.
+    """
+    xp = backend.xp
+    values, labels = _pair_values(column, target, xp)
+    pairs = _rank_pairs(values, labels, xp)
+    if column.dtype in FLOATS or len(pairs.labels) > pairs.num_values or _ROWS_EACH * pairs.num_values <= len(values):
+        return False
+    shares = xp.bincount(pairs.labels_of_rows) / max(len(labels), 1)
+    num_repeats = len(values) - pairs.num_values  # rows whose value an earlier row has
+    return num_repeats * (1 - float((shares**2).sum())) >= _LEAST_ROWS
 
 
 def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
@@ -153,7 +172,7 @@ def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
         if not is_decided:
             return False
     if has_classes:
-        num_most = int(xp.bincount(xp.searchsorted(sort_unique(labels, xp), labels)).max())
+        num_most = int(xp.bincount(pairs.labels_of_rows).max())
         return len(labels) >= _MANY_ROWS and len(labels) - num_most >= _LEAST_ROWS
     least = min(pairs.num_values, pairs.num_labels)
     return least >= _LEAST_ROWS and least >= _LEAST_DISTINCT * len(pairs.labels)
@@ -207,17 +226,22 @@ def _pair_values(column: Column, target: Column, xp: ModuleType) -> tuple[Array,
 
 
 class _Pairs(NamedTuple):
-    """Different pairs of a value and a label, by the value and then the label: the labels' ranks among the distinct."""
+    """Different pairs of a value and a label, by the value and then the label: the labels' ranks among the distinct.
+
+    `labels_of_rows` are those of all rows.
+    """
 
     labels: Array
     num_values: int
     num_labels: int
+    labels_of_rows: Array
 
 
 def _rank_pairs(values: Array, labels: Array, xp: ModuleType) -> _Pairs:
     distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
-    pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
-    return _Pairs(sort_unique(pairs, xp) % max(len(classes), 1), len(distinct), len(classes))
+    ranks = xp.searchsorted(classes, labels)
+    pairs = xp.searchsorted(distinct, values) * len(classes) + ranks
+    return _Pairs(sort_unique(pairs, xp) % max(len(classes), 1), len(distinct), len(classes), ranks)
 
 
 def _list_present(column: Column, backend: Backend) -> Array:

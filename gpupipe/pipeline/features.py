@@ -139,9 +139,10 @@ class Features:
         missing. It knows nothing of what the columns mean: look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
-        become no features, nor does one by whose groups `data` was split, `split(by=, fraction=)`. A target of whole numbers other than 0 and 1 has its task written down where there are less
-        than 10,000 rows, since part of them could decide otherwise. Strings and ids rarer than `min_frequency` are all
-        one; by default 5, in less than 1,000 rows none.
+        become no features, nor does one by whose groups `data` was split, `split(by=, fraction=)`. A target of whole
+        numbers other than 0 and 1 has its task written down where there are less than 10,000 rows, since part of them
+        could decide otherwise. Strings and ids rarer than `min_frequency` are all one; by default 5, in less than 1,000
+        rows none.
 
         Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times; a column without a value there is read on.
@@ -160,7 +161,7 @@ class Features:
         schema: Schema = data if dataset is None else dataset.schema
         labels = set() if target is None else {*TargetSet(as_list(target)).reads(schema)}
         role_names = {*as_list(keep), *labels, *([] if weight is None else Weight([weight]).reads(schema))}
-        first = look_at_rows(schema, dataset, target if isinstance(target, str) else None)
+        first = look_at_rows(schema, dataset, target if isinstance(target, str) and target else None)
         secret: Origins = frozenset().union(*(item.origins for item in schema if item.name in labels))
         leaks = {item.name: find_leaks(item.origins, secret) for item in schema}
         useless = {

@@ -19,12 +19,13 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch, nearest
 from gpupipe.expressions import Expression
 from gpupipe.expressions.spellings import parenthesize
 from gpupipe.io import Dataset
-from gpupipe.pipeline.auto_features import NUM_FIRST
 from gpupipe.pipeline.feature_group import FeatureGroup, to_learned_step
 from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
 from gpupipe.pipeline.labels import Labels
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Role, Schema, shorten_list
 
+NUM_FIRST = 10_000
+"""Rows that are looked at before a fit."""
 FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
 MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
 _log = logging.getLogger("gpupipe")

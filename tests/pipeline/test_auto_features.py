@@ -156,6 +156,33 @@ def test_a_column_that_alone_tells_the_target_is_named(copy: Callable[[pd.Series
     assert gp.Features.auto(frame, target=target).remarks == []
 
 
+@pytest.mark.parametrize("name_of", [int, "p{}".format])
+@pytest.mark.parametrize("target", ["ill", "ill == 1", "level"])
+def test_a_column_whose_rows_alike_have_one_target_is_named(target: str, name_of: Callable[[int], Any]) -> None:
+    draw, patients = np.random.default_rng(0), np.arange(300).repeat(6)
+    frame = pd.DataFrame({"x": draw.normal(size=1800), "patient": list(map(name_of, patients.tolist()))})
+    frame["ill"], frame["level"] = (patients * 7919 % 13 < 6).astype(int), np.sin(patients)
+    label = target.partition(" ")[0]
+    frame = frame[["x", "patient", label]]
+    said = f"patient: rows alike in it have one {target!r} in the first 1,800 rows: split(by='patient', fraction=0.8)"
+    assert any(remark.startswith(said) for remark in gp.Features.auto(frame, target=target).remarks)
+    frame.loc[5, label] = frame[label].max() - frame.loc[5, label]
+    assert not any("rows alike" in remark for remark in gp.Features.auto(frame, target=target).remarks)
+    once = frame.iloc[::6].reset_index(drop=True)
+    assert not any("rows alike" in remark for remark in gp.Features.auto(once, target=target).remarks)
+    few = frame.assign(patient=frame["patient"].where(frame.index % 60 == 0))
+    assert not any("tells" in remark or "alike" in remark for remark in gp.Features.auto(few, target=target).remarks)
+
+
+@pytest.mark.parametrize("target", ["late == 1", "delay * 2 > 0"])
+def test_what_tells_a_computed_target_is_named(target: str) -> None:
+    delay = np.random.default_rng(0).normal(size=400)
+    frame = pd.DataFrame({"delay": delay, "late": (delay > 0) * 1, "other": np.where(delay > 0, "a", "b")})
+    frame = frame[[target.partition(" ")[0], "other"]].assign(x=1.5)
+    said = f"other: it alone tells {target!r} in the first 400 rows: is it known before that is?"
+    assert said in gp.Features.auto(frame, target=target).remarks
+
+
 def _draw_wages(num_rows: int = 1000) -> pd.DataFrame:
     draw = np.random.default_rng(3)
     wage = (np.exp(draw.normal(2, 0.6, num_rows)) * 10).round(2)
