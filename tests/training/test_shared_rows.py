@@ -15,6 +15,7 @@ from tests.raising import raises
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame({"number": range(400), "x": RNG.normal(size=400), "k": 0}).assign(late=lambda f: f.x > 0.8)
+FRAME["day"] = pd.date_range("2024-01-01", periods=400)
 DATA = gp.from_frame(FRAME)
 LINES = gp.from_frame(pd.DataFrame({"k": [0, 0, 0], "price": [1.0, 2.0, 3.0]}))
 AGAIN = gp.concat([DATA, DATA.filter("late")])
@@ -28,11 +29,20 @@ SHARED = {
     "rows of a class again": AGAIN.split(0.8),
     "rows again, sorted and filtered": AGAIN.sort("x").filter("x > -5").split(0.8),
     "pairs": PAIRS.split(0.8),
+    "a part by a time, and later rows with some of it": (
+        DATA.filter("day < '2024-10-02'"),
+        DATA.split(by="day", at="2024-10-01")[1],
+    ),
     "pairs by a column of the other table": PAIRS.split(by="price", at=2.0),
 }
 APART = {
     "parts": (TRAIN, VALID),
     "parts by a column": DATA.split(by="number", at=300),
+    "parts by a column, filtered and split": (DATA.filter("number < 300"), DATA.split(by="number", at=300)[1]),
+    "parts by a time, filtered and split": (
+        DATA.filter("day < '2024-10-01'"),
+        DATA.split(by="day", at="2024-10-01")[1],
+    ),
     "parts put together": gp.concat([TRAIN, VALID]).split(0.8),
     "two tables put together": gp.concat([DATA, gp.from_frame(FRAME.assign(x=FRAME.x + 1))]).split(0.8),
     "rows of a class again, by their number": AGAIN.split(0.8, by="number"),

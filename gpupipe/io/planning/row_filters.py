@@ -38,7 +38,7 @@ def excludes(condition: Condition, bounds: Bounds, item: Field) -> bool:
     if sign == "in":
         return all(excludes((item.name, "==", each), bounds, item) for each in constant)
     try:
-        value = comparable(constant, item, "")
+        value = _compare_as(constant, item)
     except BadConfig:
         return False
     low, high = bounds
@@ -68,6 +68,12 @@ def comparable(value: Any, item: Field, where: str) -> Any:
     raise BadConfig(where, problem, got=value, expected=expected, remedy=remedy)
 
 
+def _compare_as(constant: Any, item: Field) -> Any:
+    """Convert a condition's constant as `comparable` does; a time that a split was cut at is in microseconds."""
+    is_cut = item.dtype == "timestamp" and isinstance(constant, int)
+    return constant if is_cut else comparable(constant, item, "")
+
+
 def exactly(value: Any) -> Bounds | None:
     """Return the bounds of rows that all have this value; None where it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -95,7 +101,7 @@ def name_ranges(conditions: Iterable[tuple[Condition, str]], schema: Schema, mad
                 continue
             kind += repr((made_by, definitions, sorted(item.origins)))
         with suppress(BadConfig, OverflowError, ValueError):  # a constant of another type, an infinite one, or none
-            bounds = [comparable(each, item, "") for each in constants]
+            bounds = [_compare_as(each, item) for each in constants]
             value, after = min(bounds), _get_next(max(bounds), item)
             ranges = {"<": (None, value), "<=": (None, after), ">": (after, None), ">=": (value, None)}
             names.append(name_part(kind, ranges.get(sign, (value, after)), outside=sign == "!="))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -61,6 +62,14 @@ def test_nanoseconds_are_rounded_down(tmp_path: Path) -> None:
     dataset = gp.read_parquet(tmp_path / "ns.parquet")
     assert len(dataset.filter("at >= '1970-01-01'")) == 0
     assert [len(part) for part in dataset.split(by="at", at="1970-01-01")] == [1, 0]
+
+
+def test_a_cut_at_a_time_leaves_row_groups_unread(tmp_path: Path) -> None:
+    days = pa.array(pd.date_range("2024-01-01", periods=6).astype("datetime64[ms]"))
+    pq.write_table(pa.table({"day": days}), tmp_path / "days.parquet", row_group_size=2)
+    dataset = gp.read_parquet(tmp_path / "days.parquet")
+    assert [len(part.compute()) for part in dataset.split(by="day", at="2024-01-04")] == [3, 3]
+    assert dataset.reads.row_groups.total() == 4  # the one that is cut twice
 
 
 @pytest.mark.parametrize("statistics", [True, False])
