@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ from gpupipe.support.forks import require_threads
 from gpupipe.support.origins import read_origins
 
 _log = logging.getLogger("gpupipe")
+INDEX = "the frame's index is no column"
 _Values: TypeAlias = pa.ChunkedArray | pa.Array
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
 _ARROW_TYPES = {name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)}
@@ -111,6 +113,24 @@ def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, 
         if reading.dtype
     )
     return Schema(fields), columns
+
+
+def read_index(schema: pa.Schema) -> dict[str, tuple[pa.DataType, Reading]]:
+    """Return the named RangeIndex that pandas keeps in a schema's metadata alone, as a column that is left out."""
+    change = f"{INDEX}, data.reset_index() before it is written makes it one"
+    try:
+        indexes = (schema.pandas_metadata or {}).get("index_columns") or ()
+    except ValueError:  # damaged
+        return {}
+    names = [index["name"] for index in indexes if isinstance(index, dict) and index.get("name") is not None]
+    return {name: (pa.int64(), Reading(None, change=change)) for name in names if name not in schema.names}
+
+
+def keep_index(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without metadata but for what `read_index` reads, which is alike in files of other rows."""
+    indexes = [{"kind": "range", "name": name} for name in read_index(schema)]
+    schema = schema.remove_metadata()
+    return schema.with_metadata({"pandas": json.dumps({"index_columns": indexes})}) if indexes else schema
 
 
 def _read_time(kind: pa.DataType) -> Reading:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import Backend, Frame, frame_remedy, infer_backend, is_frame, select
-from gpupipe.backend.arrow import Reading, map_schema, open_stream
+from gpupipe.backend.arrow import INDEX, Reading, map_schema, open_stream, read_index
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import AttributeNotFound, BadConfig, BadFile, SchemaMismatch
@@ -954,7 +954,7 @@ def _read_index(index: Any) -> dict[str, tuple[object, Reading]]:
     names = [name for name in index.names if name is not None]
     if not names and getattr(index.dtype, "kind", "O") in "iu":
         return {}
-    change = "the frame's index is no column, data.reset_index() makes it one"
+    change = f"{INDEX}, data.reset_index() makes it one"
     return {", ".join(map(str, names)) or "index": (index.dtype, Reading(None, change=change))}
 
 
@@ -969,7 +969,7 @@ def _open(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Recor
     require_unique(batches.schema.names, "from_frame", "rename one")
     fields, readings = map_schema(batches.schema)
     left_out = {name: (kind, Reading(None, change="nothing here carries such values")) for name, kind in unsent.items()}
-    return fields, left_out | readings, batches
+    return fields, left_out | read_index(batches.schema) | readings, batches
 
 
 def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

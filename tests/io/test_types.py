@@ -505,6 +505,43 @@ def test_an_index_with_names_or_values_is_noted() -> None:
     assert [note.column for note in gp.from_frame(frame.set_axis(pairs)).conversions] == ["city, year"]
 
 
+def test_a_named_range_of_rows_that_is_only_in_the_metadata_of_pandas_is_noted(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0]}, index=pd.RangeIndex(7, 9, name="order_id"))
+    table = pa.Table.from_pandas(frame)
+    frame.to_parquet(tmp_path / "a.parquet")
+    for name, writer in (("b.arrow", pa.ipc.new_file), ("c.arrows", pa.ipc.new_stream)):
+        with writer(str(tmp_path / name), table.schema) as out:
+            out.write_table(table)
+    ways = [
+        gp.read_parquet(tmp_path / "a.parquet"),
+        *(gp.read_ipc(tmp_path / name) for name in ("b.arrow", "c.arrows")),
+    ]
+    ways += [gp.from_frame(obj) for obj in (frame, table, table.to_reader(), pads.dataset(tmp_path / "a.parquet"))]
+    for dataset in ways:
+        (note,) = dataset.conversions
+        assert (note.column, note.action) == ("order_id", "left out") and "data.reset_index()" in note.reason
+        remedy = "data.reset_index() in pandas, before it is written or given"
+        with raises(SchemaMismatch, where="column 'order_id'", match="index is no column", got="int64", remedy=remedy):
+            dataset.select(["order_id"])
+    with raises(SchemaMismatch, where="a.parquet", match="keeps it as pandas' RangeIndex"):
+        gp.read_parquet(tmp_path / "a.parquet", columns=["x", "order_id"])
+    assert gp.read_parquet(tmp_path / "a.parquet", columns=["x"]).conversions == ()
+    for other in (frame.rename_axis(None), frame.reset_index(), frame.assign(order_id=1), frame.set_axis([1, 7])):
+        other.to_parquet(tmp_path / "a.parquet")
+        assert gp.read_parquet(tmp_path / "a.parquet").conversions == ()
+
+
+def test_a_file_whose_index_is_a_column_in_another_file_is_named(tmp_path: Path) -> None:
+    for name, ids in (("a", pd.Index([3, 8, 11])), ("b", pd.RangeIndex(40, 43))):
+        pd.DataFrame({"v": 1.0}, ids.rename("order_id")).to_parquet(tmp_path / f"{name}.parquet")
+    remedy = "data.reset_index() in pandas before it is written"
+    with raises(SchemaMismatch, where="b.parquet", match="keeps it as pandas' RangeIndex", remedy=remedy):
+        gp.read_parquet(tmp_path)
+    cast = gp.read_parquet(tmp_path, on_mismatch="cast")
+    assert [note.column for note in cast.conversions] == ["order_id"]
+    assert cast.compute()["order_id"].isna().tolist() == [False] * 3 + [True] * 3
+
+
 @pytest.mark.parametrize("groups", [(["x"], ()), (["t"], pre.DatetimeEncoder(["hour"]))])
 def test_times_are_zoned_as_in_the_fit_or_an_error(groups: Any) -> None:
     features = gp.Features(groups, keep="t")

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.arrow import Reading, conform, dtype_from_arrow, get_arrow_types, plain_table, read_as
+from gpupipe.backend.arrow import Reading, conform, dtype_from_arrow, get_arrow_types, plain_table, read_as, read_index
 from gpupipe.backend.cast import cast_column
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
@@ -305,6 +305,8 @@ class _Agreement:
         types = first.types()
         for name in columns or ():
             if name not in types:
+                if name in read_index(first.schema):
+                    raise _refuse_index(first.origin.path, name, "a column")
                 raise ColumnNotFound.among(first.origin.path, name, types)
         self._policy, self._columns, self._first = policy, columns, first.origin.path
         self._widest = _find_widest(files) if policy.casts else {}
@@ -316,6 +318,8 @@ class _Agreement:
     def check(self, file: TableFile) -> None:
         """Raise unless a file has these columns, or is cast; learn the types of those that had no value before."""
         types = file.types()
+        index = {name: pair for name, pair in read_index(file.schema).items() if name not in types}
+        index = {name: pair for name, pair in index.items() if self._columns is None or name in self._columns}
         dtypes = {name: dtype_from_arrow(kind) for name, kind in types.items()}
         valued = {name for name, kind in types.items() if not pa.types.is_null(kind)}
         learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
@@ -334,6 +338,8 @@ class _Agreement:
             if name in mixed_names:
                 dtype = f"times with{'' if self._are_zoned[name] else 'out'} a time zone"
             expected = f"{dtype}, as in {self._known_from.get(name, self._first)}"
+            if name in index:
+                raise _refuse_index(file.origin.path, name, expected)
             problem = f"column {name!r} is {type_names.get(name, 'not there')}"
             remedy = "columns=[...] with what all files share, on_mismatch="
             remedy += "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
@@ -344,6 +350,7 @@ class _Agreement:
                 what = f"{type_names.get(name)}, read as {schema[name]}" if name in schema else "new and left out"
                 changes.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
             self._policy.adapt(file.origin.path, "; ".join(changes))
+        self._policy.convert(file.origin.path, index)
         if self._columns is None:
             reason = f"the first file, {self._first}, does not have it"
             self._policy.leave_out(file.origin.path, {name: types[name] for name in extra}, reason)
@@ -377,6 +384,12 @@ class _Agreement:
                 change = f"as the files differ, read as {written_as or 'timestamp[us]'}, the same times in UTC"
                 self._policy.convert(next(iter(files)).origin.path, {name: (kinds, Reading(dtype, written_as, change))})
         return readings
+
+
+def _refuse_index(path: str, name: str, expected: str) -> SchemaMismatch:
+    """Build the error for a column that pandas keeps as its index, not among the file's columns."""
+    problem = f"column {name!r} is not there: the file keeps it as pandas' RangeIndex, in its metadata alone"
+    return SchemaMismatch(path, problem, expected=expected, remedy="data.reset_index() in pandas before it is written")
 
 
 def _is_zoned(kind: pa.DataType) -> bool:

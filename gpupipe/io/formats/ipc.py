@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow import iter_valid, map_schema
+from gpupipe.backend.arrow import iter_valid, map_schema, read_index
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import (
@@ -119,7 +119,7 @@ def _open_stream(input_file: Input, spool: TempParquet) -> tuple[TableFile, Read
         with open_file(input_file) as source, pa.ipc.open_stream(source) as stream:
             require_unique(stream.schema.names, input_file.path, "write the file again")
             fields, read = map_schema(stream.schema)
-            return spool.write(iter_valid(stream), list(fields), input_file), read
+            return spool.write(iter_valid(stream), list(fields), input_file), read | read_index(stream.schema)
     except (BadFile, SchemaMismatch):
         raise
     except (OSError, pa.ArrowException) as cause:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import dtype_from_arrow
+from gpupipe.backend.arrow import dtype_from_arrow, keep_index
 from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.partitions import row_bytes
@@ -144,8 +144,8 @@ def parse_end(fetched: tuple[Input, str | None, bytes]) -> ParquetFile:
     input_file, copy, end = fetched
     try:
         metadata = pq.read_metadata(pa.BufferReader(end))
-        schema = metadata.schema.to_arrow_schema().remove_metadata()
-        schema = _intern_schema(schema, tuple(map(_list_facts, schema)))
+        schema = keep_index(metadata.schema.to_arrow_schema())
+        schema = _intern_schema(schema, (tuple((schema.metadata or {}).values()), *map(_list_facts, schema)))
     except (OSError, pa.ArrowException) as cause:
         raise unreadable(input_file, cause, "a Parquet file", b"PAR1") from cause
     rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))

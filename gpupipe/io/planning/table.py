@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend.arrow import INDEX
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange
 from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
@@ -220,6 +221,8 @@ class Table:
                     expected = "values of one type, of those in docs/guide-files.md"
                     remedy = f"pd.to_numeric(frame[{name!r}], errors='coerce') for numbers, "
                     remedy += f"or frame.astype({{{name!r}: 'str'}})"
+                if reason.startswith(INDEX):
+                    expected, remedy = "a column", "data.reset_index() in pandas, before it is written or given"
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
             raise ColumnNotFound.among(where, name, self.columns)
 
