@@ -93,6 +93,22 @@ def test_text_where_a_number_is_needed(flights: pd.DataFrame) -> None:
     assert "Try: Categorify() for strings" in message(caught)
 
 
+def test_digits_in_place_of_text_are_read_as_text(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"zip": ["01234", "90210"]})
+    pipeline = gp.Pipeline([], gp.Features((["zip"], pre.Categorify()))).fit(frame)
+    frame[1:].to_csv(tmp_path / "rows.csv", index=False)
+    data = gp.read_csv(tmp_path / "rows.csv")
+    with raises(errors.SchemaMismatch, where="column 'zip'", got="int64", expected="string") as caught:
+        pipeline.transform(data)
+    reading, cast = str(caught.value.remedy).split(" of a CSV file, else ")
+    for remedy in (reading.replace("...", repr(str(tmp_path / "rows.csv"))), cast):
+        again = eval(remedy, {"gp": gp, "T": T, "data": data})
+        assert pipeline.transform(again).compute()["zip"].tolist() == pipeline.transform(frame)["zip"].tolist()[1:]
+    with raises(errors.SchemaMismatch, where="column 'zip'", got="int64") as caught:
+        pipeline.transform(data.compute())
+    assert "pd.read_csv(..., dtype={'zip': 'str'}) of a CSV file" in str(caught.value.remedy)
+
+
 def test_a_type_that_changed_after_fit(flights: pd.DataFrame) -> None:
     pipeline = fit(flights)
     with raises(errors.SchemaMismatch, where="column 'distance'", got="string") as caught:

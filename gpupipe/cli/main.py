@@ -135,6 +135,7 @@ def _score(parsed: argparse.Namespace) -> int:
     from gpupipe.cli.table import open_table
     from gpupipe.io.jobs.destination import refuse_output_among_input
     from gpupipe.saving.artifact import load
+    from gpupipe.saving.scorer import list_texts
 
     stem, dot, ending = parsed.output.rstrip("/").rpartition(".")
     if dot and ending.lower() in ("csv", "json", "jsonl", "ndjson", "orc", "arrow", "feather", "gz"):
@@ -146,7 +147,8 @@ def _score(parsed: argparse.Namespace) -> int:
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     paths = [parsed.input] if parsed.history is None else [parsed.input, parsed.history]
-    rows, *history = (open_table(path, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch) for path in paths)
+    options = {"on_bad": parsed.on_bad, "on_mismatch": parsed.on_mismatch}
+    rows, *history = (open_table(path, list_texts(scorer), **options) for path in paths)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
     listings = [replace(listing, suffixes=("",)) for table in (rows, *history) for listing in table.listings]
     refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from gpupipe import io
+from gpupipe.io.formats.text import read_text
 
 _READERS = {
     "read_parquet": "parquet",
@@ -16,14 +18,18 @@ _READERS = {
 }
 
 
-def open_table(path: str, **options: str) -> io.Dataset:
+def open_table(path: str, texts: Collection[str] = (), **options: str) -> io.Dataset:
     """Open a file, folder, pattern or URL by the suffixes of its files; Parquet where they tell nothing.
 
-    `options` are the reader's `on_bad` and `on_mismatch`.
+    `texts` are columns that CSV and JSON lines have as text, where they are there; `options` are the reader's `on_bad`
+    and `on_mismatch`.
     """
     folder = Path(path)
     files = [folder, *folder.rglob("[!._]*")] if folder.is_dir() else [folder]
     names = "\n".join(file.name for file in files)
     readers = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
-    dataset: io.Dataset = getattr(io, next(readers, "read_parquet"))(path, **options)
+    reader = next(readers, "read_parquet")
+    if reader in ("read_csv", "read_json"):
+        return read_text(reader.removeprefix("read_"), path, texts, **options)
+    dataset: io.Dataset = getattr(io, reader)(path, **options)
     return dataset

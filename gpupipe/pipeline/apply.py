@@ -740,6 +740,13 @@ def _another_type(name: str, got: str, expected: str, *, is_dataset: bool = Fals
     elif got == "string" and is_number:
         remedy = f"pd.to_numeric(data[{name!r}], errors='coerce'), of Polars "
         remedy += f"data[{name!r}].cast(pl.Float64, strict=False)"
+    elif expected == "string" and got in (*INTEGERS, *FLOATS, "bool", "timestamp"):
+        reader = f"gp.read_csv(..., dtypes={{{name!r}: 'string'}})"
+        if is_dataset:
+            remedy = f"gp.Pipeline([T.Cast({{{name!r}: 'string'}})]).fit(data).transform(data)"
+        else:
+            reader += f" or pd.read_csv(..., dtype={{{name!r}: 'str'}})"
+        remedy = f"{reader} of a CSV file, else {remedy}"
     return SchemaMismatch(f"column {name!r}", "another type than in fit", got=got, expected=expected, remedy=remedy)
 
 

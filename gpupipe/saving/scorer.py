@@ -389,6 +389,11 @@ class Scorer(Answering):
         return output if width > 1 else output.flatten()
 
 
+def list_texts(scorer: Scorer) -> list[str]:
+    """List the columns that were text in the data of the fit."""
+    return [item.name for item in scorer.pipeline._fitted_source() if item.dtype == "string"]
+
+
 def _name_digits(level: float) -> str:
     """Return the decimals of a number between 0 and 1, two at least: they sort as the numbers do."""
     return f"{Decimal(str(level)):f}"[2:].ljust(2, "0")

@@ -187,3 +187,28 @@ def test_a_job_without_a_terminal_logs(tmp_path: Path, monkeypatch: pytest.Monke
     main(["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), str(tmp_path / "out")])
     main(["inspect", str(tmp_path / "rows.parquet")])
     assert levels == [logging.INFO, logging.WARNING]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_text_of_the_fit_is_read_as_text(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Digits and dates, which other tables would show to be numbers and times."""
+    frame = pd.DataFrame({"zip": ["01234", "90210"] * 4, "day": ["none", "2024-01-02"] * 4, "y": ["no", "yes"] * 4})
+    features = gp.Features((["zip", "day"], pre.Categorify()), target="y", keep=["zip", "day"])
+    pipeline = gp.Pipeline([], features).fit(frame)
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,), seed=1))
+    gp.save(tmp_path / "m", pipeline, scorer.model)
+    rows = frame.drop(columns="y")
+    (tmp_path / "in").mkdir()
+    for name, part in (("a", rows[1:2]), ("b", rows[:1])):
+        path = tmp_path / "in" / f"{name}.{kind}"
+        if kind == "csv":
+            part.to_csv(path, index=False)
+        else:
+            part.to_json(path, orient="records", lines=True)
+    assert main(["score", str(tmp_path / "m"), str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    expected = scorer.predict(rows.iloc[[1, 0]].reset_index(drop=True))
+    pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected, check_dtype=False)
+    (tmp_path / "in" / f"a.{kind}").write_text({"csv": "zip\n1\n", "jsonl": '{"zip": "1"}\n'}[kind])
+    (tmp_path / "in" / f"b.{kind}").unlink()
+    call = ["score", str(tmp_path / "m"), str(tmp_path / "in"), str(tmp_path / "other")]
+    assert main(call) == 2 and "column 'day' not found" in capsys.readouterr().err

@@ -7,13 +7,13 @@ import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow import Reading, dtype_from_arrow, map_schema
+from gpupipe.backend.arrow import Reading, arrow_type, dtype_from_arrow, map_schema
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset, Names
@@ -32,6 +32,7 @@ from gpupipe.support.calls import answer_calls
 from gpupipe.support.forks import require_threads
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
+_CSV_SUFFIXES = [".csv", ".csv.gz", ".csv.zst"]
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _log = logging.getLogger("gpupipe")
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
@@ -146,7 +147,7 @@ def read_csv(
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     _check_form(form, get_executor().resolve(backend))
     parser = _CsvParser(form, dtypes, columns, policy, limit, backend)
-    return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
+    return parser.read(path, _CSV_SUFFIXES, storage_options)
 
 
 @answer_calls
@@ -200,6 +201,17 @@ def read_json(
     return _JsonParser(dtypes, columns, policy, limit, backend).read(path, _JSON_SUFFIXES, storage_options)
 
 
+def read_text(kind: str, path: PathLike, texts: Collection[str], *, on_mismatch: str, on_bad: str) -> Dataset:
+    """Read files as `read_csv` or `read_json` does by default, but those of `texts` that are there as text.
+
+    These are columns that were text in a fit: of zip codes without a leading zero, and of dates, another type is seen.
+    """
+    policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(None, "auto")
+    if kind == "csv":
+        return _CsvParser(CsvForm(), {}, None, policy, limit, "auto", texts).read(path, _CSV_SUFFIXES, None)
+    return _JsonParser({}, None, policy, limit, "auto", texts).read(path, _JSON_SUFFIXES, None)
+
+
 def _check_dtypes(owner: str, dtypes: Mapping[str, str] | None, allowed: Sequence[str]) -> dict[str, str]:
     check_instance(owner, Mapping, "types by the names of columns", None, dtypes=dtypes)
     types = dict(dtypes or {})
@@ -241,9 +253,15 @@ class _Parser(ABC):
     """Base class of parsers that convert each file to the columns and types of the first."""
 
     def __init__(
-        self, dtypes: Mapping[str, str], columns: Names | None, policy: BadFilePolicy, limit: int, backend: str
+        self,
+        dtypes: Mapping[str, str],
+        columns: Names | None,
+        policy: BadFilePolicy,
+        limit: int,
+        backend: str,
+        texts: Collection[str] = (),
     ) -> None:
-        self._dtypes, self._names = dtypes, None if columns is None else as_list(columns)
+        self._dtypes, self._names, self._texts = dtypes, None if columns is None else as_list(columns), texts
         self._policy, self._limit, self._backend = policy, limit, backend
         self._engine = get_executor().resolve(backend)
         self._spool = TempParquet(limit)
@@ -391,7 +409,8 @@ class _CsvParser(_Parser):
             if name not in file.names:
                 raise ColumnNotFound.among(input_file.path, name, file.names)
         names = [name for name in file.names if self._names is None or name in self._names]
-        return file.infer(self._dtypes, names or file.names[:1])
+        dtypes = dict.fromkeys(set(self._texts).intersection(file.names), "string") | {**self._dtypes}
+        return file.infer(dtypes, names or file.names[:1])
 
     def _log_formats(self, columns: Mapping[str, Column], path: str) -> None:
         """Log which columns the formats do not fit, and which numbers they would fit."""
@@ -436,6 +455,10 @@ class _JsonParser(_Parser):
 
     def _infer(self, file: JsonFile, input_file: Input) -> dict[str, Column]:
         columns = file.infer(self._dtypes)
+        for name in columns.keys() & set(self._texts):
+            kind = columns[name].kind
+            if pa.types.is_timestamp(kind) or pa.types.is_null(kind):  # a number is no text here, where quotes tell
+                columns[name] = Column(arrow_type("string"))
         self._left_out = {
             name: column.kind for name, column in columns.items() if dtype_from_arrow(column.kind) is None
         }

@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,16 +51,16 @@ _SETTLING = 50_000  # values further down that show a type which the first rows 
 class CsvForm:
     """Dialect of CSV files; `names` where they have no header row."""
 
-    delimiter: str
-    names: Sequence[str] | None
-    null_values: Sequence[str]
-    timestamp_formats: TimeFormats  # of columns that have none of their own
-    column_formats: Mapping[str, TimeFormats]
-    encoding: str
-    comment: str | None
-    skip_rows: int
-    decimal: str
-    thousands: str | None
+    delimiter: str = ","
+    names: Sequence[str] | None = None
+    null_values: Sequence[str] = ("", *NULL_VALUES)
+    timestamp_formats: TimeFormats = field(default_factory=TimeFormats)  # of columns that have none of their own
+    column_formats: Mapping[str, TimeFormats] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    comment: str | None = None
+    skip_rows: int = 0
+    decimal: str = "."
+    thousands: str | None = None
 
     def number(self, text: pl.Expr) -> pl.Expr:
         """Rewrite numbers with a decimal point and without thousands separators."""
