@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -24,6 +25,7 @@ from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
 _Check: TypeAlias = Callable[[Array], None]
 _NOT_A_TIME = np.iinfo("int64").min
+_PADDED = "^[-+]?0[0-9]+([.][0-9]*)?$"  # a number with leading zeros
 _BETWEEN = ("float64", "int64", "string")
 # The casts that are defined from types that are only carried.
 _FROM_CARRIED = (
@@ -74,8 +76,9 @@ def cast_column(
     Strings are parsed; numbers, booleans and timestamps are written out as Arrow writes them: dates as dates, and times
     of a zone in its local time, with its offset, as a field's `written_as` says. A float becomes an integer only where
     it is whole, a number of either kind a float unless that makes it infinite or another integer. A float64 is rounded
-    to float32, unless the cast is `exact`. Of types that are only carried, decimals become numbers (floats the nearest
-    ones) or text, durations and times of day float64 seconds or int64 microseconds, and bytes text.
+    to float32, and leading zeros in text are lost, unless the cast is `exact`. Of types that are only carried, decimals
+    become numbers (floats the nearest ones) or text, durations and times of day float64 seconds or int64 microseconds,
+    and bytes text.
     """
     if column.dtype == dtype:
         return column
@@ -94,7 +97,7 @@ def cast_column(
         return Column(dtype, column.data, column.valid, None, elements)
     check = partial(_check, column, dtype, name, backend, losses)
     if column.dtype == "string":
-        result = _parse_strings(column, dtype, name, backend, losses)
+        result = _parse_strings(column, dtype, name, backend, losses, exact=exact)
     elif dtype == "string":
         result = _format_values(column, name, backend, written_as, losses)
     elif "timestamp" in (column.dtype, dtype):
@@ -230,7 +233,9 @@ def _check(column: Column, dtype: str, name: str, backend: Backend, losses: Loss
         _refuse(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
 
 
-def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, losses: Losses | None) -> Column:
+def _parse_strings(
+    column: Column, dtype: str, name: str, backend: Backend, losses: Losses | None, *, exact: bool
+) -> Column:
     """Parse each distinct string once, on the host, and gather the values by code."""
     dictionary = column.dictionary
     assert dictionary is not None
@@ -253,6 +258,8 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
     values = values.cast(pa.int64()) if dtype == "timestamp" else values
     stored = values.fill_null(pa.scalar(0).cast(values.type)).to_numpy(zero_copy_only=False)
     misread = _find_misread(texts, stored, dtype) | unread
+    if exact and dtype in (*INTEGERS, *FLOATS):
+        misread |= _matches(texts, _PADDED)
     if misread.any():
         wrong = np.zeros(len(dictionary), dtype=bool)
         wrong[used] = misread
@@ -346,7 +353,9 @@ def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str, remedy: 
     many = f"{count} values do" if count > 1 else "a value does"
     expected = f"values that {dtype} can hold"
     remedy = remedy or f"leave it {source}, a Filter before it, or T.Cast({{{name!r}: {dtype!r}}}, errors='coerce')"
-    if dtype == "bool" and source != "string":
+    if source == "string" and dtype in (*INTEGERS, *FLOATS) and re.match(_PADDED, value):
+        expected = "numbers without leading zeros, which would be lost"
+    elif dtype == "bool" and source != "string":
         remedy = f"{derive(name, '{} != 0')} in its place"
     elif source in FLOATS and np.isfinite(value) and value % 1:
         remedy = f"{derive(name, 'round({})')} before it"

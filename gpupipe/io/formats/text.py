@@ -293,7 +293,7 @@ class _Parser(ABC):
         return Dataset(source, source.schema, self._backend)
 
     def _write_or_cast(
-        self, file: TextFile, columns: Mapping[str, Column], input_file: Input, infer: Callable[[], dict[str, Column]]
+        self, file: TextFile, columns: Mapping[str, Column], input_file: Input, infer: Callable[[str], Column]
     ) -> tuple[ParquetFile, dict[str, Column]]:
         """Write columns as `_write` does; where files are cast, one whose values do not fit in the file's own type.
 
@@ -307,10 +307,10 @@ class _Parser(ABC):
                 name = error.column
                 if name is None or name in file_columns or not self._policy.casts or not self._columns:
                     raise
-                kind, column = columns[name].kind, infer().get(name, columns[name])
+                kind, column = columns[name].kind, infer(name)
                 # A number in text is no time, as one of microseconds in a Parquet file is.
                 is_time = pa.types.is_timestamp(kind) != pa.types.is_timestamp(column.kind)
-                if is_time or column.kind in (kind, pa.null()):
+                if is_time or column.adapted or column.kind in (kind, pa.null()):
                     raise
                 file_columns[name] = column
             else:
@@ -391,9 +391,13 @@ class _CsvParser(_Parser):
                 input_file.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
             )
             shared_columns = {name: columns[name] for name in columns if name in file.names}
-            parquet_file, final_columns = self._write_or_cast(
-                file, shared_columns, input_file, lambda: file.infer(self._dtypes, [*shared_columns])
-            )
+
+            def infer(name: str) -> Column:
+                if pa.types.is_integer(columns[name].kind) and name not in self._dtypes:
+                    file.refuse_padded(name)
+                return file.infer(self._dtypes, [name])[name]
+
+            parquet_file, final_columns = self._write_or_cast(file, shared_columns, input_file, infer)
             parquet_file = replace(parquet_file, num_heads=0 if form.names else 1)
         if not self._columns:
             self._log_formats(final_columns, input_file.path)
@@ -439,7 +443,10 @@ class _JsonParser(_Parser):
             columns = self._columns or self._infer(file, input_file)
             first = self._first or input_file.path
             file.left_out = set(self._left_out)
-            parquet_file, columns = self._write_or_cast(file, columns, input_file, lambda: file.infer(self._dtypes))
+            types = columns
+            parquet_file, columns = self._write_or_cast(
+                file, types, input_file, lambda name: file.infer(self._dtypes).get(name, types[name])
+            )
             for name, row in file.new.items():
                 # A column of the table, and no type is known of it.
                 if not self._policy.casts and first == input_file.path:

@@ -233,6 +233,17 @@ class CsvFile(TextFile):
         error.column = name
         raise error
 
+    def refuse_padded(self, name: str) -> None:
+        """Raise for the first text of a column that begins with zeros, which a cast to an integer would lose."""
+        texts = self._texts([name]).with_row_index(_ROW).filter(pl.col(name).str.contains(r"^\s*[-+]?0[0-9]"))
+        padded = texts.head(1).collect(engine="streaming")
+        if len(padded):
+            problem = f"row {padded[_ROW].item() + self._num_heads + 1}, column {name!r}: invalid value"
+            expected, remedy = "an integer without leading zeros, which would be lost", f"dtypes={{{name!r}: 'string'}}"
+            error = SchemaMismatch(self._path, problem, got=padded[name].item(), expected=expected, remedy=remedy)
+            error.column = name
+            raise error
+
     def _suggest_formats(self, columns: Mapping[str, Column], name: str) -> str:
         """Suggest formats by column for all whose rows need the caller's; text for a column that needs two at odds."""
         columns = {each: column for each, column in columns.items() if column.own_formats}

@@ -45,6 +45,8 @@ def read(folder: Path, kind: str, *arrays: pa.Array) -> gp.Dataset:
         (pa.array([1]), pa.array(["7", None, "seven"]), "seven", 3),
         (pa.array([1]), pa.array(["7", "0x10"]), "0x10", 2),
         (pa.array([1.5]), pa.array(["7", "1e400"]), "1e400", 2),
+        (pa.array([90210]), pa.array(["7", None, "01234"]), "01234", 3),
+        (pa.array([[90210]]), pa.array([["7"], ["01234"]]), "01234", 2),
         (pa.array([[1]]), pa.array([[1.0, 2.0], [], [3.0], [4.0, 4.5]]), 4.5, 4),
     ],
 )
@@ -159,6 +161,10 @@ def test_text_of_another_type_is_cast(
     [
         ("csv", 'v\n3.0\n""\n5.5\n', 4, 5.5),
         ("csv", "v\n3.0\nx\n", 2, "3.0"),
+        ("csv", "v\n1234\n01234\n", 3, "01234"),
+        ("csv", "v\n3.0\n01234\n", 3, "01234"),
+        ("csv", "v\n1\n36893488147419103232\n", 3, "36893488147419103232"),
+        ("jsonl", '{"v": "7"}\n{"v": "01234"}\n', 2, "01234"),
         ("jsonl", '{"v": 3.0}\n{"v": null}\n{"v": 5.5}\n', 3, 5.5),
     ],
 )
@@ -190,6 +196,16 @@ def test_the_remedies_for_text_of_another_type(tmp_path: Path, kind: str) -> Non
     with pytest.raises(SchemaMismatch) as caught:  # of a type that was asked for
         TEXT_READERS[kind](tmp_path, dtypes={"v": "int64"}, on_mismatch="cast")
     assert "cast" not in caught.value.remedy
+
+
+def test_leading_zeros_of_a_later_file_are_offered_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        read_texts(tmp_path, "csv", "zip\n90210\n", "zip\n01234\n1234\n", on_mismatch="cast")
+    assert "dtypes={'zip': 'string'}" in caught.value.remedy and not caplog.text
+    dataset = gp.read_csv(tmp_path, on_mismatch="cast", dtypes={"zip": "string"})
+    assert values(dataset, "zip") == ["90210", "01234", "1234"]
+    asked = gp.read_csv(tmp_path, on_mismatch="cast", dtypes={"zip": "int64"})
+    assert values(asked, "zip") == [90210, 1234, 1234]
 
 
 def test_numbers_of_a_later_file_of_json_are_no_text_unless_they_are_cast(tmp_path: Path) -> None:
