@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
 _ROW = "⟨row⟩"
 _CONTENT = "a header row, or rows and names="
+_NUMBER = re.compile(r"(?![12]\d{3}$)[-+]?\d*[.,]?\d+")  # no year, which may be a name
+_TELLING = 1_000  # rows that show whether the first one is a header
 _SUGGESTING = 1_000_000  # rows that show which formats a column has
 _SETTLING = 50_000  # values further down that show a type which the first rows do not
 
@@ -86,11 +89,20 @@ class CsvFile(TextFile):
             raise self._empty(_CONTENT)
         if len(set(self.names)) != len(self.names):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
-            remedy = "names=[...] with skip_rows=1, or another header row"
+            remedy = f"names=[...] with skip_rows={form.skip_rows + 1}, or another header row"
+            if self._starts_with_values():
+                remedy = "names=[...], since the first row seems to hold values and no names"
             raise SchemaMismatch(path, "columns share a name", got=twice, expected="unique names", remedy=remedy)
         self._survey = survey_rows(text, form.delimiter, len(self.names))
         if form.comment or not self._survey.is_regular:
             self._rewrite()
+
+    def _starts_with_values(self) -> bool:
+        """Tell a first row of values from a header: it has a number but a year, or a text that comes again below."""
+        with self._text.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(islice(filter(None, self._rows(file)), _TELLING))
+        columns = zip_longest(*rows, fillvalue="")
+        return any(_NUMBER.fullmatch(name) or (name and name in below) for name, *below in columns)
 
     def infer(self, dtypes: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
         """Infer the types of columns from the first `BLOCK_BYTES`; requested types take precedence."""

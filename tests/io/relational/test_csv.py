@@ -160,6 +160,26 @@ def test_what_is_no_table(tmp_path: Path, content: bytes, message: str) -> None:
         gp.read_csv(write(tmp_path / "a.csv", content))
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "remedy"),
+    [
+        ("1,5,5\n2,3,4\n", {}, "names=[...], since the first row seems to hold values and no names"),
+        ("0.5,x,0.5\n1.5,y,2.5\n", {}, "names=[...], since the first row seems to hold values and no names"),
+        ("p,x,x\ne,y,s\np,x,s\n", {}, "names=[...], since the first row seems to hold values and no names"),
+        ("a,b,b\n1,2,3\n", {}, "names=[...] with skip_rows=1, or another header row"),
+        ("a note\na,b,b\n1,2,3\n", {"skip_rows": 1}, "names=[...] with skip_rows=2, or another header row"),
+        ("land,1990,1991,1991\nx,1,2,3\n", {}, "names=[...] with skip_rows=1, or another header row"),
+        ("a,,\n1,,\n", {}, "names=[...] with skip_rows=1, or another header row"),
+    ],
+)
+def test_a_first_row_of_values_is_not_skipped(
+    tmp_path: Path, content: str, options: dict[str, Any], remedy: str
+) -> None:
+    file = write(tmp_path / "a.csv", content)
+    with raises(SchemaMismatch, where="a.csv", remedy=remedy):
+        gp.read_csv(file, **options)
+
+
 def test_text_that_turns_unreadable_later(tmp_path: Path) -> None:
     content = b"a\n" + b"x\n" * 100_000 + b"Jos\xe9\n"
     with pytest.raises(BadFile, match=r"cannot be read as CSV .*utf-8"):
@@ -335,7 +355,7 @@ def test_skipped_rows(tmp_path: Path) -> None:
     assert plain(gp.read_csv(path, skip_rows=3, names=["a", "b"]).compute()) == [{"a": 1, "b": 2}]
     with pytest.raises(SchemaMismatch) as caught:
         gp.read_csv(path, skip_rows=2)
-    assert "skip_rows=1" in caught.value.remedy
+    assert "skip_rows=3" in caught.value.remedy
 
 
 @pytest.mark.parametrize("codec", ["gzip", "bz2", "zstd"])
