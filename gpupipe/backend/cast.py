@@ -26,6 +26,7 @@ from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 _Check: TypeAlias = Callable[[Array], None]
 _NOT_A_TIME = np.iinfo("int64").min
 _PADDED = "^[-+]?0[0-9]+([.][0-9]*)?$"  # a number with leading zeros
+_ZERO_PADDING = r"sub({}, r'\b(\d)\b', r'0\1')"  # 2024-1-5 as 2024-01-05
 _BETWEEN = ("float64", "int64", "string")
 # The casts that are defined from types that are only carried.
 _FROM_CARRIED = (
@@ -275,11 +276,13 @@ def _parse_strings(
 
 
 def _suggest_formats(name: str, texts: Sequence[str], position: int) -> str | None:
-    """Suggest what reads dates that are not in ISO format, or have an offset, if the text there is one; else None."""
+    """Suggest what reads a date that is not in ISO format, lacks its zeros or has an offset; None of another text."""
     kind = recognise_texts([texts[position]])
     dates = [text for text in texts if recognise_texts([text]) == kind]
-    is_offered = (kind == "dates" and find_formats(dates)) or kind == "times in ISO format"
-    return suggest_parsing(name, str(kind), dates) if is_offered else None
+    formats = find_formats(dates) if kind == "dates" else []
+    if formats and all(form.startswith("%Y-%m-%d") and "%I" not in form for form in formats):
+        return f"T.{derive(name, _ZERO_PADDING)} before it"
+    return suggest_parsing(name, str(kind), dates) if formats or kind == "times in ISO format" else None
 
 
 def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:

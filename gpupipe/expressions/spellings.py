@@ -56,7 +56,7 @@ _ELSEWHERE |= {"notnull": "notna is_not_null", "len": "length size char_length",
 _ELSEWHERE |= {
     "strip": "trim lstrip rstrip",
     "dayofweek": "weekday day_of_week day_name dayname",
-    "timestamp": "datetime to_datetime to_timestamp strptime",
+    "timestamp": "datetime to_datetime to_timestamp strptime make_date make_datetime make_timestamp datefromparts",
     "month": "month_name monthname",
 }
 _ELSEWHERE |= {"floor({0}, '1d')": "date normalize", "where({0} > 0, 1, where({0} < 0, -1, {0}))": "sign"}
@@ -149,8 +149,9 @@ def write_call(name: str, arguments: Sequence[str]) -> str | None:
     if "{" in meant:
         operands = [parenthesize(argument) for argument in arguments]
         return meant.format(*operands) if len(set(re.findall(r"\{.\}", meant))) == len(operands) else None
-    if meant == "timestamp" and not _LITERAL.fullmatch("".join(arguments)):
-        return None
+    if meant == "timestamp":
+        text = write_date(name, arguments) or "".join(arguments)
+        return f"timestamp({text})" if _LITERAL.fullmatch(text) else None
     fits = any(form.list_kinds(len(arguments)) is not None for form in FUNCTIONS.get(meant, ()))
     return f"{meant}({', '.join(arguments)})" if fits or (meant in NAMES[-2:] and len(arguments) == 1) else None
 
@@ -191,6 +192,24 @@ def _write_number_call(name: str, arguments: Sequence[str]) -> str | None:
 def means_time(name: str) -> bool:
     """Return whether a function of another language reads times."""
     return _find_meant(name) == "timestamp"
+
+
+def write_date(name: str, parts: Sequence[str]) -> str | None:
+    """Write the text in ISO 8601 that `name` would make a time of: of a year, a month, a day, and parts of a day.
+
+    None of another call.
+
+    Example:
+        >>> write_date("datetime", ["year", "month", "1"])
+        "string(year) + '-' + slice('0' + string(month), -2, 9) + '-01'"
+    """
+    makes_time = means_time(name) or name.lower() == "date"
+    if not makes_time or not 3 <= len(parts) <= 6 or any(map(_LITERAL.fullmatch, parts)):
+        return None
+    text = f"'{parts[0]}'" if parts[0].isdigit() else f"string({parts[0]})"
+    for mark, part in zip("--T::", parts[1:], strict=False):
+        text += f" + '{mark}' + " + (f"'{part:0>2}'" if part.isdigit() else f"slice('0' + string({part}), -2, 9)")
+    return text.replace("' + '", "")
 
 
 def suggest_aggregate(name: str, column: str, before: str, after: str) -> str:

@@ -25,9 +25,10 @@ from gpupipe.expressions.spellings import (
     suggest_aggregate,
     suggest_function,
     write_call,
+    write_date,
 )
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Span
-from gpupipe.support.text import format_count, write_cast, write_time_formats
+from gpupipe.support.text import format_count, refer_to, write_cast, write_time_formats
 from gpupipe.support.times import has_offset, parse_microseconds
 
 ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
@@ -329,7 +330,8 @@ class Reader:
         if item.keywords:
             problem, first = f"{name} is called with a keyword", item.keywords[0].arg
             values = [*item.args, *(keyword.value for keyword in item.keywords)]
-            values = values if write_call(name, [*map(self._text, values)]) else item.args
+            texts = [*map(self._text, values)]
+            values = values if write_call(name, texts) or write_date(name, texts) else item.args
             raise self._refuse_call(item, name, values, problem, "positions", got=first)
         if name in ("col", "timestamp"):
             return self._named(name, item)
@@ -352,6 +354,9 @@ class Reader:
     ) -> ExpressionError:
         """Build the error of a call that is another language's, by what it means here."""
         texts = [*map(self._text, values)]
+        match values:
+            case [ast.Subscript(slice=ast.List([ast.Constant(str()), *_] as names))] if means_time(name):
+                texts = [refer_to(ast.literal_eval(column)) for column in names]
         mended, advice = write_call(name, texts), suggest_function(name)
         also = NOTES.get(name.lower(), "").format(*texts) if len(texts) == 1 else ""
         if name in AGGREGATES and len(values) == 1 and (isinstance(item.func, ast.Attribute) or name not in NAMES):
@@ -359,6 +364,8 @@ class Reader:
             of_list = f"; of a list {AGGREGATES[name]}({texts[0]})" if AGGREGATES[name] in FUNCTIONS else ""
             advice = suggest_aggregate(name, column, text[: span.start], text[span.end :]) + of_list
             mended = None
+        elif mended is None and (date := write_date(name, texts)):
+            advice = f"{write_cast('made', 'timestamp', date if self._is_remedy else self._mend_rest(date))} before"
         elif means_time(name) and mended is None and values:
             advice = self._suggest_times(values[0])
         return self._refuse(item, problem, expected, mended, advice, also=also, at=at, **got)
@@ -415,8 +422,11 @@ class Reader:
                 raise self._refuse(item, "col is called with something else", "one string, a column's name", mended)
             case [argument] if name == "timestamp" and not isinstance(argument, ast.Constant):
                 remedy = self._suggest_times(argument)
+        problem = f"{name} is called with something else"
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
-        raise self._error(item, f"{name} is called with something else", expected, remedy)
+        if len(item.args) > 1:
+            raise self._refuse_call(item, name, item.args, problem, expected)
+        raise self._error(item, problem, expected, remedy)
 
     def _refuse_bits(self, item: ast.expr) -> None:
         """Raise for & | ^ ~ in a node or between a comparison's operands, with the corrected text."""

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -245,6 +246,16 @@ def test_the_remedy_for_bytes_that_are_no_text_works() -> None:
 
 def decode(frame: Any) -> Any:
     return frame.assign(x=[item.decode("latin-1") for item in frame["x"]])
+
+
+@pytest.mark.parametrize("texts", [["1975-10-1", "1975-06-27"], ["2020-1-5 6:30", "2020-11-25 16:30"]])
+def test_the_remedy_for_dates_without_zeros_works_for_any_column(texts: list[str]) -> None:
+    data, cast = gp.from_frame(pd.DataFrame({"x": texts})), T.Cast({"made": "timestamp"})
+    with pytest.raises(errors.BadData) as caught:
+        gp.Pipeline([T.Derive(made="x"), cast]).fit(data).transform(data).compute()
+    step = eval(caught.value.remedy.removesuffix(" before it"), {"T": T})
+    times = gp.Pipeline([T.Derive(made="x"), step, cast]).fit(data).transform(data).compute()["made"]
+    assert times.tolist() == [pd.Timestamp(text) for text in texts]
 
 
 def test_the_remedy_for_values_of_a_list_is_one_for_lists(backend: Backend) -> None:

@@ -37,6 +37,8 @@ SCHEMA = Schema(Field(name, dtype) for name, dtype in COLUMNS.items())
         ("s.str[0:2] == 'x'", "slice(s, 0, 2) == 'x'"),
         ("s.str[1] == 'x'", "slice(s, 1, 2) == 'x'"),
         ("t.dt.hour > 3", "hour(t) > 3"),
+        ("t > datetime(2024, 1, 5)", "t > timestamp('2024-01-05')"),
+        ("t > timestamp(2024, 1, 5, 6)", "t > timestamp('2024-01-05T06')"),
         ("a.between(1, 2) and b.isin([1, 2])", "(1 <= a <= 2) and (b in [1, 2])"),
         ("startswith(s, prefix='x')", "startswith(s, 'x')"),
         ("round(a, ndigits=1)", "round(a * 10) / 10"),
@@ -199,6 +201,28 @@ def test_texts_become_times_by_steps_before(wrote: str, text: str, steps: str) -
         parse(wrote.replace("{}", text))
     assert caught.value.remedy.startswith(steps)
     assert ("gp.read_csv(..., timestamp_formats={'s': '%m/%d/%Y'})" in caught.value.remedy) == ("'s'" in steps)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "times"),
+    [
+        ("datetime(y, m, d)", ["1975-06-27", "2020-11-05"]),
+        ("make_date(df.y, col('m'), d) > t", ["1975-06-27", "2020-11-05"]),
+        ("floor(date(y, m, 1), '1d')", ["1975-06-01", "2020-11-01"]),
+        ("datetime(year=y, month=m, day=d)", ["1975-06-27", "2020-11-05"]),
+        ("pd.to_datetime(df[['y', 'm', 'd']])", ["1975-06-27", "2020-11-05"]),
+        ("pd.Timestamp(y, m, d, h)", ["1975-06-27 00:00", "2020-11-05 18:00"]),
+        ("timestamp(2024, m, d, h, 5)", ["2024-06-27 00:05", "2024-11-05 18:05"]),
+        ("to_timestamp(y, m, d, h, 5, 30)", ["1975-06-27 00:05:30", "2020-11-05 18:05:30"]),
+    ],
+)
+def test_a_time_of_year_month_and_day_is_a_text_that_is_cast(wrote: str, times: list[str]) -> None:
+    data = gp.from_frame(pd.DataFrame({"y": [1975, 2020], "m": [6, 11], "d": [27, 5], "h": [0, 18]}))
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote)
+    steps = eval(f"[{caught.value.remedy.removesuffix(' before')}]", {"T": T})
+    made = gp.Pipeline(steps).fit(data).transform(data).compute()["made"]
+    assert made.tolist() == [*map(pd.Timestamp, times)]
 
 
 @pytest.mark.parametrize(
