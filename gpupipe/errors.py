@@ -14,7 +14,7 @@ The facts are attributes as well, and every class survives pickling (workers sen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from difflib import get_close_matches
 
 __all__ = ["ArtifactError", "AttributeNotFound", "BackendMissing", "BadCall", "BadConfig", "BadData", "BadFile"]
@@ -91,10 +91,15 @@ class ColumnNotFound(GpupipeError, KeyError):
     column: str = ""
 
     @classmethod
-    def among(cls, where: str, name: str, names: Iterable[str], offer: str | None = None) -> ColumnNotFound:
-        """Build the error for `name`, which is not one of `names`; `offer` is the remedy where none is like it."""
+    def among(
+        cls, where: str, name: str, names: Iterable[str], offer: str | None = None, other_names: Container[str] = ()
+    ) -> ColumnNotFound:
+        """Build the error for `name`, which is not one of `names`; `offer` is the remedy where none is like it.
+
+        `other_names` are those of other columns: `name` is none of them misspelt.
+        """
         columns = list(names)
-        near = nearest(name, columns)
+        near = nearest(name, (column for column in columns if column not in other_names))
         offer = offer or ("one of the names above" if columns else "data that has columns")
         remedy = offer if near is None else f"{near!r} (the closest name)"
         error = cls(where, f"column {name!r} not found", got=columns, expected="a column that is there", remedy=remedy)

@@ -94,6 +94,15 @@ def test_a_name_in_other_capitals_is_close() -> None:
     assert ColumnNotFound.among("Filter", "DEST", ["distance", "Dest"]).remedy == "'Dest' (the closest name)"
 
 
+def test_a_known_name_is_not_another_one_misspelt() -> None:
+    names = ["wage", "Log_Wage"]
+    assert (
+        ColumnNotFound.among("Filter", "log wage", names, other_names=["wage"]).remedy
+        == "'Log_Wage' (the closest name)"
+    )
+    assert ColumnNotFound.among("Filter", "log wage", names, "join it", other_names=names).remedy == "join it"
+
+
 def test_a_column_error_shows_its_text_and_not_its_repr() -> None:
     error = ColumnNotFound.among("Filter", "distnce", ["distance", "origin"])
     assert str(error) == (

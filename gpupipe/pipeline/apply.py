@@ -432,22 +432,22 @@ class BoundPipeline:
         self.keeps_rows = self.plan.keeps_rows and self._only_with is None
         self._out_of_fold = out_of_fold
         if history is not None:
-            self._check_history(history)
+            self._check_history(history, source.names)
             data_columns |= past - self.plan.current_reads
         for name in self.reads:
             if name not in data_columns:
                 is_past = history is None and name not in self.plan.current_reads
                 offer = f"history=, a table of earlier rows with {name!r}, beside the data" if is_past else None
-                raise ColumnNotFound.among("the data", name, names, offer)
+                raise ColumnNotFound.among("the data", name, names, offer, source.names)
         self._source = source.select(self.reads)
         self._zones = _zones(self._source)
 
-    def _check_history(self, names: AbstractSet[str]) -> None:
+    def _check_history(self, names: AbstractSet[str], other_names: Sequence[str]) -> None:
         if not self.plan.window_steps:
             problem, expected = "no feature is computed from other rows", "a pipeline with T.Lag, T.Rolling or the like"
             raise BadConfig("history=", problem, expected=expected, remedy="the call without history=")
         for name in sorted(self.plan.window_reads - names):
-            raise ColumnNotFound.among("history=", name, sorted(names))
+            raise ColumnNotFound.among("history=", name, sorted(names), f"a table that has {name!r}, too", other_names)
 
     @property
     def draws_rows(self) -> bool:

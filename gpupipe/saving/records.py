@@ -39,7 +39,7 @@ def answer_records(
     columns, errors = dict[str, pa.Array](), dict[str, SchemaMismatch | ColumnNotFound]()
     for item in fields:
         try:
-            columns[item.name] = _read_values(item, [_get_value(item, row, n) for n, row in enumerate(rows)])
+            columns[item.name] = _read_values(item, [_get_value(item, row, n, source) for n, row in enumerate(rows)])
         except (SchemaMismatch, ColumnNotFound) as error:
             errors[item.name] = error
     if errors:
@@ -50,9 +50,9 @@ def answer_records(
     try:
         frame = score(table)
     except ColumnNotFound as error:
-        if nearest(error.column, map(str, names)) is None:
+        if nearest(error.column, (str(name) for name in names if name not in source.names)) is None:
             raise
-        raise ColumnNotFound.among("the data", error.column, [*map(str, names)]) from None
+        raise ColumnNotFound.among("the data", error.column, [*map(str, names)], other_names=source.names) from None
     owner = infer_backend(frame)
     encoded = owner.encode(frame)
     types = pa.schema((item.name, get_file_type(item)) for item in owner.schema_of(encoded, owner.classify(frame)))
@@ -60,10 +60,11 @@ def answer_records(
     return records[0] if isinstance(data, Mapping) else records
 
 
-def _get_value(item: Field, row: Mapping[str, Any], number: int) -> Any:
+def _get_value(item: Field, row: Mapping[str, Any], number: int, source: Schema) -> Any:
     """Return a row's value of a column; `ColumnNotFound` where its dict has none, as rows of one dict are refused."""
     if item.name not in row:
-        raise ColumnNotFound.among(f"row {number} of the data", item.name, [*map(str, row)], f"{{{item.name!r}: None}}")
+        where, offer = f"row {number} of the data", f"{{{item.name!r}: None}}"
+        raise ColumnNotFound.among(where, item.name, [*map(str, row)], offer, source.names)
     return row[item.name]
 
 

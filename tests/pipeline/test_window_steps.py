@@ -421,6 +421,13 @@ def test_a_forecast_refuses_what_it_cannot_compute() -> None:
             pipeline.transform(tomorrow.drop(columns=lacking), history=past)
     with pytest.raises(errors.ColumnNotFound, match=r"the data: column 'sales' not found[^!]*Try: history=, a table"):
         pipeline.transform(tomorrow)
+    near = fit_forecast(past.assign(sale=1.0), rows=TRAIN)  # a name that is like the missing one
+    for history, remedy in ((None, "history=, a table of earlier rows with"), (tomorrow, "a table that has")):
+        with pytest.raises(errors.ColumnNotFound) as caught:
+            near.transform(tomorrow.assign(sale=1.0), history=history)
+        assert caught.value.remedy.startswith(f"{remedy} 'sales'")
+    with pytest.raises(errors.ColumnNotFound, match="'Sales' \\(the closest name\\)"):
+        near.transform(tomorrow.assign(sale=1.0, Sales=2))
     of_itself = gp.Pipeline([T.Rolling("sales", 2, **BY_STORE)], backend="cpu").fit(past)
     with pytest.raises(errors.ColumnNotFound, match="the data: column 'sales' not found"):
         of_itself.transform(tomorrow, history=past)

@@ -128,6 +128,17 @@ def test_a_misspelt_key_is_offered(scorer: gp.Scorer) -> None:
         scorer.predict({name.upper() if name == "k" else name: value for name, value in GOOD.items()})
 
 
+def test_a_column_of_the_fit_is_no_other_misspelt() -> None:
+    frame = pd.DataFrame({"wage": [1.0, 2.0] * 20, "age": [3, 4] * 20, "y": [0, 1] * 20})
+    pipeline = gp.Pipeline([], gp.Features(["wage", "age"], target="y")).fit(frame)
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,), seed=1))
+    for data in (frame[["age"]], {"age": 3}):
+        with raises(ColumnNotFound, where="the data", column="wage", remedy="one of the names above"):
+            scorer.predict(data)
+    with raises(ColumnNotFound, where="row 1 of the data", column="wage", remedy="{'wage': None}"):
+        scorer.predict([{"age": 3, "wage": 1.0}, {"age": 3}])
+
+
 def test_features_of_a_scorer(scorer: gp.Scorer) -> None:
     pd.testing.assert_frame_equal(scorer.transform(FRAME), scorer.pipeline.transform(FRAME))
 
