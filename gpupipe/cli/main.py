@@ -4,21 +4,50 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
+import select
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from gpupipe.errors import BadConfig, GpupipeError
 from gpupipe.version import __version__
 
 _PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "encoding", "names", "sep", "thousands", "timestamp_formats")
 """Arguments of readers that the command has no options for."""
+_UNREAD = 141  # the exit code: 128 and the number of SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""
+    """Run a command; return the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input.
+
+    Where what it prints is read no more, as by `| head`, the command ends without a word, with 141 as Unix commands do.
+    """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        streams = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
+        if not streams:
+            raise  # another pipe
+        for stream in streams:  # what they still hold is written as Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return _UNREAD
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe whose other end is closed."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return bool(poll.poll(0))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parsed = _parser().parse_args(arguments)
     in_a_job = parsed.run is _score and not sys.stderr.isatty()  # whose log has the lines of progress
     logging.basicConfig(format="%(message)s", level=logging.INFO if parsed.verbose or in_a_job else logging.WARNING)

@@ -104,6 +104,26 @@ def test_inspect_takes_a_target_and_writes_a_page(tmp_path: Path, capsys: pytest
     assert "'town' (the closest name)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "stream", "unbuffered"),
+    [
+        (["inspect", DATA / "flights.parquet"], "stdout", ""),
+        (["inspect", DATA / "flights.parquet"], "stdout", "1"),
+        (["inspect", "none.csv"], "stderr", ""),
+        (["--help"], "stdout", ""),
+    ],
+)
+def test_a_pipe_that_is_read_no_more_ends_quietly(arguments: list[object], stream: str, unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head` does
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writing}
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "gpupipe", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, **streams)
+    os.close(writing)
+    assert (done.returncode, done.stdout or done.stderr or b"") == (141, b"")
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
