@@ -114,7 +114,24 @@ def test_a_type_that_changed_after_fit(flights: pd.DataFrame) -> None:
     with raises(errors.SchemaMismatch, where="column 'distance'", got="string") as caught:
         pipeline.transform(flights.assign(distance="far"))
     assert "Expected float64." in message(caught)
+    assert caught.value.remedy == "numbers in place of text such as 'far'"
+    with raises(errors.SchemaMismatch, where="column 'distance'", got="string") as caught:
+        pipeline.transform(flights.assign(distance=["7", *["far"] * (len(flights) - 1)]))
     assert caught.value.remedy.startswith("pd.to_numeric(data['distance'], errors='coerce')")
+
+
+@pytest.mark.parametrize("form", ["{:,.2f} €", "$ {:,.2f}", "{} %", "{:,.2f}"])
+def test_amounts_as_text_have_a_remedy_that_makes_them_numbers(form: str) -> None:
+    known = pd.DataFrame({"x": [1234.5, 2.25, 40.0, 1000.0]})
+    pipeline = gp.Pipeline([], gp.Features(["x"])).fit(known)
+    frame = known.assign(x=known["x"].map(form.format))
+    for data in (frame, gp.from_frame(frame, num_partitions=2)):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            pipeline.transform(data)
+        parsed = eval(caught.value.remedy.partition(", of Polars")[0], {"gp": gp, "T": T, "pd": pd, "data": data})
+        table = pipeline.transform(parsed)
+        values = (table if isinstance(table, pd.DataFrame) else table.compute())["x"]
+        assert values.tolist() == known["x"].tolist()
 
 
 def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
@@ -496,7 +513,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "predict: no rows a batch": (lambda b: b.scorer.predict(b.frame, batch_size=0), CONFIG, "predict(batch_size=)", 0, "an integer in [1, inf)", "batch_size=32768"),
     "predict: half a row a batch": (lambda b: b.scorer.predict(b.frame, batch_size=1.5), CONFIG, "predict(batch_size=)", 1.5, "an integer in [1, inf)", "batch_size=32768"),
     "predict: a column is missing": (lambda b: b.scorer.predict(b.frame.rename(columns={"z": "zed"})), MISSING, "the data", ANYTHING, "a column that is there", "names above"),
-    "predict: other types": (lambda b: b.scorer.predict(b.frame.assign(x="a")), MISMATCH, "column 'x'", "string", "float64", "pd.to_numeric("),
+    "predict: other types": (lambda b: b.scorer.predict(b.frame.assign(x="a")), MISMATCH, "column 'x'", "string", "float64", "numbers in place of text such as 'a'"),
     "transform: a path": (lambda b: b.pipeline.transform("f.orc"), MISMATCH, "data", "f.orc", "DataFrame", "gp.read_orc('f.orc')"),
     "transform: nothing": (lambda b: b.pipeline.transform(None), MISMATCH, "data", None, "DataFrame", "a frame"),
     "fit: an array": (lambda b: gp.Pipeline([], gp.Features(["x"])).fit(np.zeros((3, 1))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),

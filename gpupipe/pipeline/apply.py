@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select, select_for
 from gpupipe.backend.arrow import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
-from gpupipe.backend.columns import missing_column
+from gpupipe.backend.columns import missing_column, sample_texts
 from gpupipe.cluster.executor import Executor, get_executor
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.expressions import parse
@@ -44,6 +44,7 @@ from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
 from gpupipe.support.origins import Origin, Origins, is_earlier, trace
 from gpupipe.support.text import format_columns, format_count
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
@@ -514,25 +515,28 @@ class BoundPipeline:
 
     def _find_casts(self, data: Dataset) -> dict[str, str]:
         dtypes = {item.name: item.dtype for item in data.schema}
-        return self._compare(dtypes, _zones(data.schema), partial(_is_empty, data), is_dataset=True)
+        return self._compare(dtypes, _zones(data.schema), partial(_find_values, data), is_dataset=True)
 
     def _compare(
         self,
         dtypes: Mapping[str, str],
         zones: Mapping[str, str],
-        is_empty: Callable[[str], bool],
+        find_values: Callable[[str], Column | None],
         *,
         is_dataset: bool = False,
     ) -> dict[str, str]:
-        """Return the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
+        """Return the columns of another dtype than in the fit; raise where it or a time zone does not fit.
+
+        `find_values` returns some values of a column, None where all are missing.
+        """
         pairs = ((item.name, item.dtype) for item in self._source if item.name in dtypes)
         casts = {name: dtype for name, dtype in pairs if dtypes[name] != dtype}
         for name, dtype in casts.items():
-            if _differs(dtypes[name], dtype) and not is_empty(name):
-                raise _another_type(name, dtypes[name], dtype, is_dataset=is_dataset)
+            if _differs(dtypes[name], dtype) and (values := find_values(name)) is not None:
+                raise _another_type(name, dtypes[name], dtype, sample_texts(values), is_dataset=is_dataset)
         for name in self._zones.keys() & zones.keys():
             got, expected = zones[name] or "no zone", self._zones[name] or "no zone"
-            if "no zone" in {got, expected} and got != expected and not is_empty(name):
+            if "no zone" in {got, expected} and got != expected and find_values(name) is not None:
                 problem = f"its times have {'no' if got == 'no zone' else 'a'} time zone, other than in fit"
                 table = "frame" if is_dataset else "data"
                 remedy = f"{table}[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
@@ -597,9 +601,12 @@ class BoundPipeline:
         coded = owner.encode(owner.select(data, self.reads))
         readings = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
         times = [Field(name, item.dtype, written_as=item.written_as) for name, item in readings.items() if item.dtype]
-        casts = self._compare(
-            owner.dtypes(coded), _zones(times), lambda name: _is_missing(owner.column(coded, name), owner)
-        )
+
+        def find_values(name: str) -> Column | None:
+            column = owner.column(coded, name)
+            return None if _is_missing(column, owner) else column
+
+        casts = self._compare(owner.dtypes(coded), _zones(times), find_values)
         self.plan = self.plan.replace(casts=casts)
         return coded, None
 
@@ -709,7 +716,7 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if element is not None and column.elements is not None:
         return Column(dtype, column.data, column.valid, None, _cast(column.elements, element, name, backend))
     if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
-        raise _another_type(name, column.dtype, dtype)
+        raise _another_type(name, column.dtype, dtype, sample_texts(column))
     return cast_column(column, dtype, name, backend)
 
 
@@ -718,21 +725,26 @@ def _is_missing(column: Column, backend: Backend) -> bool:
     return not len(column) or (missing is not None and bool(missing.all()))
 
 
-def _is_empty(dataset: Dataset, name: str) -> bool:
-    """Whether no row of a dataset has a value in a column."""
+def _find_values(dataset: Dataset, name: str) -> Column | None:
+    """Read a column of the first partition in which it has values; None where no row has one."""
     backend = select(dataset.backend)
     frames = (dataset.read(partition, [name], backend) for partition in dataset.partitions)
-    return all(_is_missing(backend.column(frame, name), backend) for frame in frames)
+    columns = (backend.column(frame, name) for frame in frames)
+    return next((column for column in columns if not _is_missing(column, backend)), None)
 
 
 def _zones(fields: Iterable[Field]) -> dict[str, str]:
     return {item.name: item.zone for item in fields if item.dtype == "timestamp"}
 
 
-def _another_type(name: str, got: str, expected: str, *, is_dataset: bool = False) -> SchemaMismatch:
+def _another_type(
+    name: str, got: str, expected: str, texts: Sequence[str], *, is_dataset: bool = False
+) -> SchemaMismatch:
     remedy, is_number = f"the column as {expected} before it is given", expected in (*INTEGERS, *FLOATS)
+    if got == "string" and is_number and (steps := _suggest_numbers(name, texts)):
+        remedy = steps
     # A cast of pandas makes True of any text.
-    if got == "string" and (expected == "bool" or (is_dataset and (is_number or expected == "timestamp"))):
+    elif got == "string" and (expected == "bool" or (is_dataset and (is_number or expected == "timestamp"))):
         arguments = f"{{{name!r}: 'float64'}}, errors='coerce'" if is_number else f"{{{name!r}: {expected!r}}}"
         remedy = f"gp.Pipeline([T.Cast({arguments})]).fit(data).transform(data)"
     elif got == "string" and expected == "timestamp":
@@ -748,6 +760,18 @@ def _another_type(name: str, got: str, expected: str, *, is_dataset: bool = Fals
             reader += f" or pd.read_csv(..., dtype={{{name!r}: 'str'}})"
         remedy = f"{reader} of a CSV file, else {remedy}"
     return SchemaMismatch(f"column {name!r}", "another type than in fit", got=got, expected=expected, remedy=remedy)
+
+
+def _suggest_numbers(name: str, texts: Sequence[str]) -> str:
+    """Suggest what makes numbers of texts that a cast makes missing, such as "$5"; nothing where it makes some."""
+    valued = [text for text in texts if recognise_texts([text])]
+    kind = recognise_texts(valued) or ""
+    if kind == "numbers" or any(recognise_texts([text]) == "numbers" for text in valued if not kind):
+        return ""
+    if not kind.startswith(("amounts", "numbers", "percentages")):
+        return f"numbers in place of text such as {texts[0]!r}"
+    steps = suggest_parsing(name, kind, texts).partition(";")[0].replace(", then ", ", ")
+    return f"gp.Pipeline([{steps}]).fit(data).transform(data)"
 
 
 class TargetInverse:
