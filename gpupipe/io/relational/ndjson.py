@@ -49,6 +49,7 @@ _ORDERED = 32
 _ROW = "⟨row⟩"
 _SOURCE = "as asked for or as the first values show"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")  # which Python's json writes
 _WORDS = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
 _log = logging.getLogger("gpupipe")
 Objects: TypeAlias = Callable[[], Iterator[dict[str, Any]]]
@@ -206,9 +207,17 @@ class JsonFile(TextFile):
             refuse_packed(self._path, text)
             problem, expected = f"row {row} is no JSON object ({one_line(cause)})", "an object in braces per line"
             remedy = "the file written again, one object per line"
+            if isinstance(cause, _NoNumber):
+                expected, remedy = "numbers that float64 holds, and null", "null in its place"
+                if cause.word in _CONSTANTS:
+                    remedy += ", as frame.to_json(path, orient='records', lines=True) writes it; "
+                    remedy += "json.dumps(..., allow_nan=False) refuses it"
             if row == 1 and text.startswith(b"["):
                 remedy = f"gp.from_frame(pandas.read_json({self._path!r})), for an array of objects"
-            raise BadFile(self._path, problem, got=text[:80], expected=expected, remedy=remedy) from cause
+            start = max(0, _locate(text, cause) - 40)
+            raise BadFile(
+                self._path, problem, got=text[start : start + 80], expected=expected, remedy=remedy
+            ) from cause
 
     def _unfit(self, row: int, name: str, value: object, expected: str, column: Column | None) -> SchemaMismatch:
         problem, remedy = f"row {row}, column {name!r} does not fit", f"columns=[...] without {name!r}"
@@ -331,8 +340,28 @@ def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"no finite number: {text}")
+        raise _NoNumber(text)
     return value
+
+
+class _NoNumber(ValueError):
+    """Number that JSON or float64 does not have, as it is written."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(f"{word} is {'no JSON value' if word in _CONSTANTS else 'beyond float64'}")
+        self.word = word
+
+
+def _locate(text: bytes, cause: Exception) -> int:
+    """Return the offset in a line of what is wrong with it; 0 where it is all of it."""
+    if isinstance(cause, json.JSONDecodeError):
+        return len(cause.doc[: cause.pos].encode(errors="replace"))
+    if isinstance(cause, UnicodeDecodeError):
+        return cause.start
+    if isinstance(cause, _NoNumber):
+        outside_texts = rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])(' + re.escape(cause.word.encode()) + rb")(?![\w.+-])"
+        return next((match.start() for match in re.finditer(outside_texts, text) if match[1]), 0)
+    return 0
 
 
 def count_values(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | None:

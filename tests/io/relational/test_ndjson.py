@@ -3,12 +3,14 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -208,6 +210,30 @@ def test_a_bad_line_is_named(tmp_path: Path, block: int, monkeypatch: pytest.Mon
     ):
         with pytest.raises(error, match=message):
             gp.read_json(write(tmp_path / "a.jsonl", *good, line, *good), dtypes={"n": "int64"})
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_python_writes_of_numbers_that_are_none_is_offered_null(tmp_path: Path, word: str) -> None:
+    line = json.dumps({"note": f'"{word}", ' * 40, "parts": [1.5, float(word)]})
+    with pytest.raises(BadFile, match=f"row 2 is no JSON object \\({word} is no JSON value\\)") as caught:
+        gp.read_json(write(tmp_path / "a.jsonl", {"parts": [1.5]}, line))
+    assert f"[1.5, {word}]" in str(caught.value)
+    remedy = str(caught.value.remedy)
+    assert "one object per line" not in remedy and "allow_nan=False" in remedy
+    call = re.search(r"frame.to_json\(.*?\)", remedy).group()
+    eval(call, {"frame": pd.DataFrame({"x": [1.5, float(word)]}), "path": tmp_path / "a.jsonl"})
+    assert values(gp.read_json(tmp_path / "a.jsonl"), "x") == [1.5, None]
+
+
+def test_a_fault_of_a_long_line_is_quoted(tmp_path: Path) -> None:
+    for line in (
+        '{"note": "%s", "n": 1 "m": 2}',
+        '{"note": "%s", "n": 1 "m": "é"}',
+        '{"note": "%s", "n": 1e400, "m": 2}',
+    ):
+        with pytest.raises(BadFile) as caught:
+            gp.read_json(write(tmp_path / "a.jsonl", line % ("é" * 100)))
+        assert '"n": 1' in str(caught.value) and '"m": ' in str(caught.value)
 
 
 def test_a_line_that_begins_the_file_with_null_is_an_error(tmp_path: Path) -> None:
