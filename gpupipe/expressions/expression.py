@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache
@@ -14,7 +14,18 @@ from typing import Any, TypeAlias
 from gpupipe.errors import ColumnNotFound, ExpressionError, nearest
 from gpupipe.expressions.dtypes import find_zones, infer_dtype
 from gpupipe.expressions.syntax import Reader
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names, iter_tested
+from gpupipe.expressions.tree import (
+    Comparison,
+    Constant,
+    Name,
+    Node,
+    Null,
+    Operation,
+    Source,
+    iter_columns,
+    iter_names,
+    iter_tested,
+)
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.origins import Origins, tell_matches
 from gpupipe.support.text_dates import is_date
@@ -107,6 +118,20 @@ class Expression:
             ['price']
         """
         return frozenset(_iter_compared(self.tree))
+
+    def fill_texts(self, columns: Container[str]) -> str:
+        """Return the text with the empty text in the place of missing values of these columns.
+
+        Example:
+            >>> parse("medal == 'Gold' and year > 2000").fill_texts(["medal"])
+            "coalesce(medal, '') == 'Gold' and year > 2000"
+        """
+        text = self.text
+        for column in reversed([*iter_columns(self.tree)]):
+            if column.name in columns:
+                start, end = column.span
+                text = f"{text[:start]}coalesce({text[start:end]}, ''){text[end:]}"
+        return text
 
     def __repr__(self) -> str:
         return f"parse({self.text!r})"

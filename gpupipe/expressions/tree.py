@@ -113,12 +113,17 @@ def value_as(constant: Constant, dtype: str) -> Value:
     return bool(value) if dtype == "bool" else int(value)
 
 
-def iter_names(node: Node) -> Iterator[str]:
+def iter_columns(node: Node) -> Iterator[Name]:
     """Yield the columns a tree reads, from left to right, with repeats."""
     if isinstance(node, Name):
-        yield node.name
+        yield node
     for operand in getattr(node, "operands", ()):
-        yield from iter_names(operand)
+        yield from iter_columns(operand)
+
+
+def iter_names(node: Node) -> Iterator[str]:
+    """Yield the names of the columns a tree reads, from left to right, with repeats."""
+    return (column.name for column in iter_columns(node))
 
 
 def iter_tested(node: Node) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from gpupipe.pipeline.feature_group import FeatureGroup, to_learned_step
 from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
 from gpupipe.pipeline.labels import Labels
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Role, Schema, shorten_list
+from gpupipe.support.text import escape_line, format_count, refer_to
 
 NUM_FIRST = 10_000
 """Rows that are looked at before a fit."""
@@ -31,6 +33,7 @@ MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
 _log = logging.getLogger("gpupipe")
 TASKS = ("auto", "classification", "regression")
 _NO_NUMBERS = ("bool", "string", "timestamp")
+_MANY_GAPS = 0.1  # the share of rows without a target from which on that is worth a warning
 _MANY_TEXTS = 1_000  # of a column, among which none is searched that is like one in a condition
 
 
@@ -48,6 +51,8 @@ class TargetValues:
     high: float = -math.inf
     compared: Mapping[str, Dictionary] = field(default_factory=dict)
     """The distinct texts of the columns that a condition compares, by name, while it has one value in all rows."""
+    gaps: Mapping[str, int] = field(default_factory=Counter)
+    """The rows without a value that lack one of a column, too, by the names of those an expression reads."""
 
     @classmethod
     def of(cls, column: Column, backend: Backend, limit: int) -> TargetValues:
@@ -88,6 +93,7 @@ class TargetValues:
                 for name, texts in self.compared.items()
                 if name in other.compared and self.numbers == other.numbers
             },
+            gaps=Counter(self.gaps) + Counter(other.gaps),
         )
 
     @property
@@ -103,6 +109,17 @@ class TargetValues:
         """Return whether each of these values is in two rows or more on average."""
         return 2 * len(values) <= self.num_present
 
+    @property
+    def wide_gaps(self) -> list[str]:
+        """The columns that leave rows without a value, if these are many."""
+        are_many = min(self.num_missing, sum(self.gaps.values())) >= _MANY_GAPS * self.num_rows
+        return [name for name, num_rows in self.gaps.items() if num_rows and are_many]
+
+    def describe_gaps(self) -> str:
+        """Say in how many rows columns leave the target without a value."""
+        rows = f"{self.num_missing:,} of {format_count(self.num_rows, 'row')}"
+        return f"{' or '.join(map(escape_line, self.wide_gaps))} is missing in {rows}"
+
     def check(self, text: str, dtype: str, expression: Expression | None) -> None:
         """Raise where nothing can be learned; `expression` is that of a target that is no column."""
         where = f"target {text!r}"
@@ -115,6 +132,8 @@ class TargetValues:
             (value,) = values
             problem, got = "all rows have the same value", bool(value) if dtype == "bool" else value
             expected, remedy = "two values at least", "another split or target"
+            if expression is not None and self.wide_gaps and dtype == "bool" and value:
+                remedy = f"target={f'coalesce({expression.text}, False)'!r}, since {self.describe_gaps()}"
             for name, constant in () if expression is None else _list_texts(expression):
                 texts = self.compared[name].to_pylist() if name in self.compared else []
                 if texts and constant not in texts:
@@ -192,6 +211,8 @@ class TargetSet(Labels):
         summaries: dict[Hashable, TargetValues] = {}
         for text, column in self.raw_columns(frame, schema, backend).items():
             summary, expression = TargetValues.of(column, backend, limit), self._parse(text, schema)
+            if expression is not None and summary.num_missing:
+                summary = replace(summary, gaps=_count_gaps(column, expression.reads, frame, backend))
             if column.dtype == "bool" and expression is not None and summary.numbers and len(summary.numbers) == 1:
                 texts = {name: backend.column(frame, name).dictionary for name, _ in _list_texts(expression)}
                 compared = {name: item for name, item in texts.items() if item is not None and len(item) <= _MANY_TEXTS}
@@ -230,7 +251,22 @@ class TargetSet(Labels):
         facts = [describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in plain]
         remedy = "Features(target_transform=pre.StandardScaler())"
         lost = note_lost_digits(f"target {self.text!r} loses", "its", [*filter(None, facts)], remedy)
-        return [(note, logging.WARNING if doubt else logging.INFO), *lost]
+        gaps = [(line, logging.WARNING) for each, item in pairs if (line := self._explain_gaps(each, item, schema))]
+        return [(note, logging.WARNING if doubt else logging.INFO), *lost, *gaps]
+
+    def _explain_gaps(self, values: TargetValues, item: Field, schema: Schema) -> str | None:
+        """Say which columns leave many rows without an expression's value, and what gives them one; None for few."""
+        expression, columns = self._parse(item.name, schema), values.wide_gaps
+        if expression is None or not columns:
+            return None
+        keeps = ""
+        if item.dtype == "bool":
+            are_texts = all(schema[name].dtype == "string" for name in columns)
+            filled = expression.fill_texts(columns) if are_texts else f"coalesce({expression.text}, False)"
+            keeps = f"where that is an answer, {'target=' if len(self.texts) == 1 else ''}{filled!r} keeps them; "
+        condition = " and ".join(f"notnull({refer_to(name)})" for name in columns)
+        note = f"target {item.name!r}: {values.describe_gaps()}, and these rows are left out"
+        return f"{note}; {keeps}where it is unknown, a step T.Filter({condition!r}) says so"
 
     def _decide(self, summaries: Sequence[TargetValues], raw: Schema) -> tuple[bool, str, str]:
         """Return whether the targets are classes, why, and what to do where they may be something else."""
@@ -372,6 +408,16 @@ class TargetSet(Labels):
         if not self.classes_:
             self.group.check_state()
         self.first_task = "classification" if self.classes_ else "regression"
+
+
+def _count_gaps(values: Column, names: Sequence[str], frame: Frame, backend: Backend) -> dict[str, int]:
+    """Count the missing values of each column in the rows whose `values` are missing."""
+    no_value, gaps = values.missing(backend.xp), dict[str, int]()
+    for name in names:
+        missing = backend.column(frame, name).missing(backend.xp)
+        if missing is not None and no_value is not None:
+            gaps[name] = int((missing & no_value).sum())
+    return gaps
 
 
 def _are_classes(values: Sequence[Any]) -> bool:

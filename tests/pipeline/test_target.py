@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from gpupipe.tensors import Batch, Loader
 from tests.raising import raises
 
@@ -259,6 +260,64 @@ def test_a_value_that_no_row_has_is_offered_the_closest(target: str, remedy: str
     with pytest.raises(errors.BadData, match="all rows have the same value, got False") as caught:
         gp.Pipeline([], gp.Features(["air"], target=target)).fit(kinds)
     assert caught.value.remedy == remedy and caught.value.expected == "values that column 'kind' has: 'cat', 'dog'"
+
+
+MEDALS = pd.DataFrame(
+    {
+        "x": np.arange(60.0),
+        "medal": ["Gold", "Silver", None] * 20,
+        "age": [20.0, 30.0, np.nan, 40.0, 50.0, 60.0] * 10,
+        "year": [2000, 2004, 2008] * 20,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "filled", "condition"),
+    [
+        ("medal == 'Gold'", "coalesce(medal, '') == 'Gold'", "notnull(medal)"),
+        ("age > 30", "coalesce(age > 30, False)", "notnull(age)"),
+        (
+            "medal != 'Gold' or age > 30",
+            "coalesce(medal != 'Gold' or age > 30, False)",
+            "notnull(medal) and notnull(age)",
+        ),
+        ("age / 2", None, "notnull(age)"),
+        ("medal", None, None),
+        ("year > 2000", None, None),
+    ],
+)
+def test_rows_that_a_gap_leaves_without_a_target_are_warned_of(
+    target: str, filled: str | None, condition: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`medal == 'Gold'` of those alone who have a medal is another question than of all."""
+
+    def warnings(steps: list[T.Transform], target: str, data: Any = MEDALS) -> list[str]:
+        caplog.clear()
+        gp.Pipeline(steps, gp.Features(["x"], target=target)).fit(data)
+        return [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+
+    told = warnings([], target, gp.from_frame(MEDALS, num_partitions=4))
+    assert told == warnings([], target) and len(told) == (condition is not None)
+    assert all(("target=" in line) == (filled is not None) for line in told)
+    if filled is not None:
+        assert f"target={filled!r} keeps them" in told[0] and not warnings([], filled)
+    if condition is not None:
+        assert f"T.Filter({condition!r})" in told[0] and not warnings([T.Filter(condition)], target)
+
+
+def test_a_few_rows_without_a_target_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    few = MEDALS.assign(medal=MEDALS["medal"].fillna("none").where(MEDALS["x"] > 4))
+    pipeline("medal == 'Gold'").fit(few)
+    assert "keeps them" not in caplog.text
+
+
+def test_a_condition_that_only_rows_without_its_column_do_not_satisfy() -> None:
+    with pytest.raises(errors.BadData, match="medal is missing in 20 of 60 rows") as caught:
+        pipeline("medal in ['Gold', 'Silver']").fit(MEDALS)
+    target = eval(caught.value.remedy.partition(", since")[0].removeprefix("target="))
+    fitted = pipeline(target).fit(MEDALS)
+    assert fitted.fit_report is not None and fitted.fit_report.num_without_target == 0
 
 
 def test_a_target_below_minus_one_has_no_logarithm() -> None:
