@@ -620,8 +620,9 @@ class Dataset(Table):
         `"forward"` the first at or after it, the first of several alike; `"nearest"` the nearer of both, the earlier of
         two equally near. `tolerance` is how far a right row may be, at most: a number, or of times a timedelta or text
         such as `"2h"`. Without `allow_exact_matches` a right row of the same time does not match. For `columns` and
-        `suffix` see `join`. A right table without rows raises BadData, and `on` of text, of types that no one type
-        holds, and keys that cannot be compared SchemaMismatch.
+        `suffix` see `join`; the right row's time is left out, as its keys are, unless `columns` names it: to count the
+        hours since then, name it there, or copy it before, `right.assign(at="time")`. A right table without rows raises
+        BadData, and `on` of text, of types that no one type holds, and keys that cannot be compared SchemaMismatch.
 
         Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of
             `memory_limit`; beyond that they go to disk by their keys, and all rows of one key have to fit, without `by`

@@ -492,6 +492,9 @@ class JoinAsOf(TableJoin):
     Every row of the left stays, in its place. A right row is known from its own time on, or `lag` later; of several of
     one time the last one counts. Nothing of a later time is joined, so that features are what was known then.
 
+    The right row's time is left out, as its keys are, unless `columns` names it: to count the hours since then, name it
+    there, or copy it before, `right.assign(at="time")` of a Dataset.
+
     Args:
         right, columns, suffix, name: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.

@@ -72,6 +72,19 @@ def test_flights_find_what_the_verb_finds() -> None:
     assert pipeline.steps[0].name == "time_hour_origin"
 
 
+def test_the_time_of_the_right_row_comes_where_it_is_named_or_copied() -> None:
+    """As the docstrings of the step and of the verb say."""
+    left = gp.from_frame(pd.DataFrame({"at": [5, 9]}))
+    right = gp.from_frame(pd.DataFrame({"since": [1, 8], "kind": ["a", "b"]}))
+    keys: dict[str, Any] = {"left_on": "at", "right_on": "since"}
+    for table, more, column in ((right, {"columns": ["since"]}, "since"), (right.assign(copy="since"), {}, "copy")):
+        step = gp.Pipeline([T.JoinAsOf(table, **keys, **more), T.Derive(age=f"at - {column}")])
+        verb = left.join_asof(table, **keys, **more).assign(age=f"at - {column}")
+        assert step.fit(left).transform(left).compute()["age"].tolist() == verb.compute()["age"].tolist() == [4, 1]
+    assert left.join_asof(right, **keys).columns == ["at", "kind"]
+    assert left.join_asof(left, on="at", columns=["at"]).columns == ["at", "at_right"]
+
+
 def test_neighbours_beyond_two_to_the_53_are_told_apart() -> None:
     low, high = -(2**63), 2**63 - 1
     right = pd.DataFrame({"n": [high - 1, low, high], "x": [0, 1, 2]})
