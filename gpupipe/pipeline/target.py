@@ -388,7 +388,8 @@ class TargetSet(Labels):
             problem, remedy = "a class that was not there in fit", "fit on data that holds every class"
             if column.dictionary is None:
                 remedy = f"task='regression', if these are counts, or {remedy}"
-            raise BadData(f"target {text!r}", problem, got=got, expected=f"one of {classes}", remedy=remedy)
+            expected = f"one of {shorten_list(map(repr, classes), FEW)}"
+            raise BadData(f"target {text!r}", problem, got=got, expected=expected, remedy=remedy)
         if len(classes) == 2:
             return Column("float32", xp.where(present, index.astype("float32"), xp.float32(xp.nan)))
         index = xp.where(present, index, -1).astype("int32")

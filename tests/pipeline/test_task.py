@@ -243,11 +243,23 @@ def test_classes_and_steps_do_not_go_together() -> None:
     assert caught.value.got == ["a", "b"]
 
 
+def test_of_many_classes_a_few_are_named() -> None:
+    prices = [f"{price:,}" for price in range(10_000, 10_300)] * 2
+    made, later = fitted(prices), pd.DataFrame({"x": [0.0], "y": ["9,999"]})
+    with pytest.raises(errors.BadData) as caught:
+        made.loader(later)
+    assert caught.value.expected.startswith("one of '10,000', '10,001'") and "and 280 more" in caught.value.expected
+    model = gp.models.MLP.from_schema(made.schema, hidden=(2,))
+    with pytest.raises(errors.BadConfig) as refused:
+        gp.Trainer(model, max_epochs=1, class_weight={"9,999": 2.0}).fit(made.loader(later.assign(y="10,001")))
+    assert "and 280 more" in refused.value.expected
+
+
 def test_a_number_that_is_no_class_is_named() -> None:
     made = fitted(repeated(1, 2, 3))
     with pytest.raises(errors.BadData) as caught:
         made.loader(pd.DataFrame({"x": [0.0, 0.0], "y": [1, 4]}))
-    assert caught.value.got == 4 and caught.value.expected == "one of (1, 2, 3)"
+    assert caught.value.got == 4 and caught.value.expected == "one of 1, 2, 3"
     missing = pd.DataFrame({"x": [0.0, 0.0, 0.0], "y": pd.array([1, None, 3], dtype="Int64")})
     assert made.loader(missing).table.target.tolist() == [0, 2]
     assert made.transform(missing)["y"].isna().tolist() == [False, True, False]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
-from gpupipe.schema import Schema
+from gpupipe.schema import Schema, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice
 from gpupipe.tensors.batch import Batch
@@ -240,7 +240,8 @@ def compute_class_weights(
         for name in class_weight:
             if name not in classes or not class_weight[name] >= 0:
                 problem = "no such class" if name not in classes else "a weight below 0"
-                bad, expected = {name: class_weight[name]}, f"weights of some of {classes}"
+                bad = {name: class_weight[name]}
+                expected = f"weights of some of {shorten_list(map(repr, classes), 20)}"
                 raise refuse_argument(
                     "Trainer", "class_weight", bad, expected, "class_weight='balanced'", problem=problem
                 )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.schema import shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import (
     check_choice,
@@ -257,7 +258,8 @@ class ScoredRows:
         if label not in self.columns:
             problem = "which of several labels" if label is None else "no such label"
             remedy = f"label={self.columns[0]!r}" if self.columns else "no label"
-            raise refuse_argument(where, "label", label, f"one of {self.columns}", remedy, problem=problem)
+            expected = f"one of {shorten_list(map(repr, self.columns), 20)}"
+            raise refuse_argument(where, "label", label, expected, remedy, problem=problem)
         return self.columns.index(label)
 
     def _read_column(self, column: int) -> tuple[Tensor, Tensor]:

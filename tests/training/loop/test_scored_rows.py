@@ -107,7 +107,7 @@ def test_curves_of_one_class_of_several() -> None:
     with raises(BadConfig, where="Report.curve(label=)", got=None) as caught:
         rows.curve("roc")
     assert caught.value.remedy == "label='S'"
-    with raises(BadConfig, where="Report.curve(label=)", got="XL"):
+    with raises(BadConfig, where="Report.curve(label=)", got="XL", expected="one of 'S', 'M', 'L'"):
         rows.curve("roc", label="XL")
     output, target, _ = parts(multilabel())
     expected = sk.roc_curve(target[:, 1], output[:, 1], drop_intermediate=False)
