@@ -166,6 +166,8 @@ def test_a_column_whose_rows_alike_have_one_target_is_named(target: str, name_of
     frame = frame[["x", "patient", label]]
     said = f"patient: rows alike in it have one {target!r} in the first 1,800 rows: split(by='patient', fraction=0.8)"
     assert any(remark.startswith(said) for remark in gp.Features.auto(frame, target=target).remarks)
+    measured = frame.assign(patient=patients * 1.5)
+    assert not any("rows alike" in remark for remark in gp.Features.auto(measured, target=target).remarks)
     frame.loc[5, label] = frame[label].max() - frame.loc[5, label]
     assert not any("rows alike" in remark for remark in gp.Features.auto(frame, target=target).remarks)
     once = frame.iloc[::6].reset_index(drop=True)
