@@ -474,7 +474,7 @@ def require_time_order(column: Column, name: str, where: str) -> None:
         raise BadData(f"{where}, column {name!r}", problem, got=times[0], expected=expected, remedy=remedy)
     if dates := find_misordered_dates(texts):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
-        remedy = suggest_parsing(name, recognise_texts(dates) or "dates", dates)
+        remedy = suggest_parsing(name, recognise_texts(dates) or "dates", texts)
         raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)
 
 

@@ -43,7 +43,7 @@ def require_date_format(expression: Expression, columns: Mapping[str, Column]) -
         text, texts = str(constant.value), sample_texts(columns[name]) if name in columns else []
         if dates := find_dates_in_other_formats(texts, text, operator):
             problem = f"dates as text are compared by their letters, and column {name!r} has such as {dates[0]!r}"
-            remedy = suggest_parsing(name, recognise_texts(dates) or "dates", dates)
+            remedy = suggest_parsing(name, recognise_texts(dates) or "dates", texts)
             remedy = f"{short!r}; or {remedy}" if (short := shorten_date(text, dates[0])) else remedy
             raise expression.source.error(constant.span, problem, "a column of times", remedy, got=text)
 

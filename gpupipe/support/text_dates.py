@@ -65,7 +65,7 @@ def find_formats(texts: Iterable[str]) -> list[str]:
 
 
 def find_misordered_dates(texts: Iterable[str]) -> list[str]:
-    """Find the dates among texts, if nearly all are dates, and the order of their letters is not that of time.
+    """Find the dates among texts, if at least half are, and the order of their letters is not that of time.
 
     Example:
         >>> find_misordered_dates(["02.01.2024", "01.02.2024", ""]), find_misordered_dates(["2024-01-02", "2024-02-01"])
@@ -78,7 +78,7 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
 
 
 def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: str) -> list[str]:
-    """Find the dates among texts, if nearly all are dates, whose letters tell nothing of them beside a date.
+    """Find the dates among texts, if at least half are, whose letters tell nothing of them beside a date.
 
     Example:
         >>> find_dates_in_other_formats(["02/01/2024", "01/02/2024"], "2024-01-20", ">=")
@@ -133,10 +133,10 @@ def is_date(text: str) -> bool:
 
 
 def _find_dates(texts: Iterable[str]) -> list[str]:
-    """Find the dates among texts, if nearly all are dates."""
+    """Find the dates among texts, if at least half are dates; the others may be two dates, or a word."""
     filled = [text.strip() for text in texts if text.strip()]
     dates = list(filter(is_date, filled))
-    return dates if 10 * len(dates) >= 9 * len(filled) else []
+    return dates if 2 * len(dates) >= len(filled) else []
 
 
 def list_offsets(dates: Iterable[str]) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import filterfalse
 
 from gpupipe.support.text import derive, format_count
-from gpupipe.support.text_dates import DATE, ISO_TIME, find_formats, list_offsets
+from gpupipe.support.text_dates import DATE, ISO_TIME, find_formats, is_date, list_offsets
 
 _MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
 _FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
@@ -114,11 +114,14 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     values = list(filterfalse(_MARK.fullmatch, texts))
     strays = [text for text in filter(_MARK.fullmatch, texts) if text.strip()]
     if kind == "dates":
-        formats = list(map(repr, find_formats(values[:_NUM_DATES])))
+        dates = list(filter(is_date, values))
+        has_others = len(dates) < len(values)  # such as two dates, which no format reads
+        formats = list(map(repr, find_formats(dates[:_NUM_DATES])))
         of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
         missing = f", null_values={['NA', *strays]}" if strays else ""
-        read = f"gp.read_csv(..., timestamp_formats={of_files}{missing}), or " if len(strays) <= _NUM_STRAYS else ""
-        coerce = ", errors='coerce'" if strays else ""
+        read = f"gp.read_csv(..., timestamp_formats={of_files}{missing}), or "
+        read = "" if has_others or len(strays) > _NUM_STRAYS else read
+        coerce = ", errors='coerce'" if strays or has_others else ""
         return f"{read}pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'}{coerce})"
     if kind == "times in ISO format" and list_offsets(values):  # which a cast does not read
         coerce = "" if len(values) == len(texts) else ", errors='coerce'"

@@ -130,6 +130,15 @@ def test_months_are_not_compared_with_the_day_that_they_begin_with(verb: str, tm
     assert "'%Y-%m'" in str(caught.value)
 
 
+@pytest.mark.parametrize("verb", ORDERED)
+def test_neither_do_dates_beside_spans_of_dates(verb: str) -> None:
+    dates = DAYS.strftime("%m/%d/%Y").to_series(index=FRAME.index)
+    spans = dates.where(FRAME.index % 6 > 0, dates + " - " + dates.shift(-5).fillna("?"))
+    with pytest.raises(GpupipeError, match="letters") as caught:
+        ORDERED[verb](gp.from_frame(FRAME.assign(date=spans)), "01/20/2024")
+    assert "Try: pd.to_datetime(frame['date'], format='%m/%d/%Y', errors='coerce')" in str(caught.value)
+
+
 @pytest.mark.parametrize("at", ["2024-01-20", "01/20/2024"])
 def test_they_are_not_cut_at_a_date_in_another_format(at: str, tmp_path: Path) -> None:
     data = read("%Y/%m/%d", tmp_path)

@@ -99,7 +99,7 @@ def check_order(table: Table, by: str, where: str, cuts: Sequence[Any] = ()) -> 
     for cut in cuts:
         if dates := find_dates_in_other_formats(sample_texts(column), cut, "<"):
             problem, expected = "dates as text are cut by their letters", f"text such as {dates[0]!r}"
-            remedy = suggest_parsing(by, recognise_texts(dates) or "dates", dates)
+            remedy = suggest_parsing(by, recognise_texts(dates) or "dates", sample_texts(column))
             remedy = f"at={short!r}; or {remedy}" if (short := shorten_date(cut, dates[0])) else remedy
             raise BadConfig(f"{where}(by={by!r}, at=)", problem, got=cut, expected=expected, remedy=remedy)
 
