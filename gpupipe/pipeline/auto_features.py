@@ -28,6 +28,7 @@ _LEAST_GAPS = 5  # rows without a value, and with one, that show whether gaps te
 _MANY_ROWS = 200  # that show whether classes are ranges of a number
 _HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not tell the target
 _LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
+_CYCLES = ("dayofyear", "dayofweek", "hour")  # of times
 _WHERE_KNOWN = "{}: is it known before that is?"
 _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
@@ -276,6 +277,7 @@ def propose_groups(free: Sequence[Field], first: FirstRows, least: int | None) -
     An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps. That a
     value is missing may tell as much as a value; of names an id says so.
     """
+    free_names = {i.name for i in free}
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in first.ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
@@ -290,6 +292,17 @@ def propose_groups(free: Sequence[Field], first: FirstRows, least: int | None) -
     def part(names: Sequence[str], *, complete: bool) -> list[str]:
         return [name for name in names if (name not in incomplete) == complete]
 
+    def encode(names: Sequence[str], parts: Sequence[str], cycles: Sequence[str]) -> dict[pre.LearnedStep, list[str]]:
+        """Group times by the encoder of those parts that are no columns yet, as the parts of `T.DateParts` are."""
+        names_by_parts: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+        for name in names:
+            new_parts = tuple(part for part in parts if f"{name}_{part}" not in free_names)
+            new_cycles = tuple(cycle for cycle in cycles if f"{name}_{cycle}_sin" not in free_names)
+            if new_parts or new_cycles:
+                names_by_parts.setdefault((new_parts, new_cycles), []).append(name)
+        return {pre.DatetimeEncoder(parts, cyclic=cycles): names for (parts, cycles), names in names_by_parts.items()}
+
+    complete_times, incomplete_times = (part(times, complete=is_complete) for is_complete in (True, False))
     groups: list[tuple[Any, ...]] = [
         (part(amounts, complete=True), scale()),
         (part(amounts, complete=False), scale(add_indicator=True)),
@@ -298,8 +311,11 @@ def propose_groups(free: Sequence[Field], first: FirstRows, least: int | None) -
         (part(flags, complete=False), [pre.Categorify()]),
         (words, [pre.Categorify(min_frequency=least)]),
         (several, [pre.Categorify(min_frequency=least)]),
-        (part(times, complete=True), [pre.DatetimeEncoder(), *scale()]),
-        (part(times, complete=False), [pre.DatetimeEncoder("year", cyclic=()), *scale(add_indicator=True)]),
-        (part(times, complete=False), [pre.DatetimeEncoder("is_weekend"), *scale()]),
+        *((names, [step, *scale()]) for step, names in encode(complete_times, ("year", "is_weekend"), _CYCLES).items()),
+        *(
+            (names, [step, *scale(add_indicator=True)])
+            for step, names in encode(incomplete_times, ("year",), ()).items()
+        ),
+        *((names, [step, *scale()]) for step, names in encode(incomplete_times, ("is_weekend",), _CYCLES).items()),
     ]
     return [group for group in groups if group[0]]

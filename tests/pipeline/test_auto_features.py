@@ -185,6 +185,20 @@ def test_what_tells_a_computed_target_is_named(target: str) -> None:
     assert said in gp.Features.auto(frame, target=target).remarks
 
 
+@pytest.mark.parametrize("gappy", [False, True])
+def test_parts_of_times_that_are_columns_are_not_made_again(gappy: bool) -> None:
+    days = pd.Series(pd.date_range("2024-01-01", periods=50))
+    frame = pd.DataFrame({"day": days.where(days.index % 9 > 0) if gappy else days, "also": days, "y": np.arange(50.0)})
+    step = T.DateParts("day", ["year", "is_weekend", "month"], cyclic=["hour", "dayofweek"])
+    data = gp.Pipeline([step]).fit_transform(gp.from_frame(frame))
+    pipeline = gp.Pipeline([], gp.Features.auto(data, target="y")).fit(data)
+    names = [name.removeprefix("number_") for name in pipeline.schema.names if "day_" in name]
+    assert {"day_dayofyear_sin", "day_month", "day_hour_cos"} <= {*names}
+    assert "also_year" in pipeline.schema.names and "also_is_weekend" in pipeline.schema.names
+    every = T.DateParts("day", ["year", "is_weekend"], cyclic=["dayofyear", "dayofweek", "hour"])
+    assert gp.fit(frame, target="y", steps=[every, T.Drop("also")], model=gp.models.Linear).schema.targets
+
+
 def _draw_wages(num_rows: int = 1000) -> pd.DataFrame:
     draw = np.random.default_rng(3)
     wage = (np.exp(draw.normal(2, 0.6, num_rows)) * 10).round(2)
