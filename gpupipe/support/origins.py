@@ -394,6 +394,26 @@ def keep_shared(origins: Origins, keys: Origins) -> Origins:
     return origins | {origin._replace(table=name_table(origin)) for origin in list_shared(origins, keys)}
 
 
+def keep_lookups(origins: Origins, keys: Origins) -> Origins:
+    """Return the origins of values that go into groups by these keys, with what has found them in other tables.
+
+    Of the categories of a customer's purchases, by the products, the group is of purchases: of their products, too.
+
+    Example:
+        >>> category = frozenset({Origin("products", "category"), Origin("purchases", "product", When.KEY)})
+        >>> customer = frozenset({Origin("purchases", "customer")})
+        >>> sorted((origin.column, origin.when.value) for origin in keep_lookups(category, customer))
+        [('category', 'now'), ('product', 'key'), ('product', 'now')]
+    """
+    columns = {_name_whole(origin) for origin in keys}
+    tables = {name_table(origin) for origin in origins if has_values(origin) and not is_key(origin)}
+    return origins | {
+        origin._replace(when=When.NOW)
+        for origin in origins
+        if origin.when == When.KEY and _name_whole(origin) not in columns and tables - {name_table(origin)}
+    }
+
+
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
@@ -455,12 +475,17 @@ def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]
         2     5       "pen"    false         of the user in all months; what another table, or April, has does not
     """
     matches = {origin for origin in target if origin.when == When.MATCH}
-    keys = [origin for origin in feature if origin.when in _KEYS]
+    contents = [origin for origin in feature if origin.when not in _KEYS]
+    columns = {_name_whole(origin) for origin in contents}
+    keys = [origin for origin in feature if origin.when in _KEYS and _name_whole(origin) not in columns]
     rows = {(origin.table, _RANK[origin.when]) for origin in values or matches}
-    own_rows = [origin for origin in feature if origin.when not in _KEYS] or keys
+    own_rows = contents or keys
     if not any(are_related(o.table, table) and _RANK[o.when] == rank for o in own_rows for table, rank in rows):
         return set()
-    elsewhere = {match for match in matches if match.table not in {table for table, _ in rows}}
+    ranks = {(table.partition("/")[0], rank) for table, rank in rows}
+    looked_up = {table for table, _ in ranks if all((table, rank) in ranks for rank in _RANK.values())}  # as groups are
+    in_windows = {table for table, _ in rows if table.partition("/")[0] not in looked_up}
+    elsewhere = {match for match in matches if match.table not in in_windows}
     pairs = [(k, m) for k in keys for m in elsewhere or matches if _is_within(k.table, m.table)]
     same = [(k, m) for k, m in pairs if k.column == m.column]
     has_all = {m for _, m in same} == (elsewhere or matches)

@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -607,6 +608,39 @@ def test_whether_a_row_comes_next_is_told_by_all_that_share_its_key() -> None:
         for joined, before_fit in ((data.join(table, on="machine", columns=["cost"]), []), (data, steps)):
             with pytest.raises(errors.LeakageError, match="'cost'"):
                 fit(joined, "cost", target="fails", steps=before_fit)
+
+
+@pytest.mark.parametrize("how", ["join", "step", "one table"])
+def test_whether_there_is_a_row_of_a_kind_is_told_by_the_kinds_of_its_group(how: str) -> None:
+    """Who buys wine in a month has a share of wine among what is bought, which another table says."""
+    draw = np.random.default_rng(0)
+    names = {"customer": 60, "month": 4, "sku": 20, "qty": 5}
+    lines = pd.DataFrame({name: draw.integers(0, most, 800) for name, most in names.items()})
+    products = pd.DataFrame({"sku": range(20), "is_wine": [False, False, True, False] * 5})
+    people = pd.DataFrame({"customer": range(60), "age": draw.normal(40, 9, 60)})
+    left, right, key = gp.from_frame(lines, num_partitions=2), gp.from_frame(products), ["customer", "month"]
+    if how == "one table":
+        bought = gp.from_frame(lines.merge(products, on="sku"))
+    else:
+        step = T.Join(right, on="sku")
+        bought = left.join(right, on="sku") if how == "join" else gp.Pipeline([step]).fit(left).transform(left)
+    bought = bought.join(gp.from_frame(people.assign(score=1.5)).select(["customer", "score"]), on="customer")
+    kinds = {
+        "share": ("is_wine", "mean"),
+        "most": ("is_wine", "max"),
+        "n": ("sku", "size"),
+        "score": ("score", "first"),
+    }
+    months = bought.group_by(key).agg(**kinds).join(gp.from_frame(people), on="customer")
+    wines = bought.filter("is_wine").group_by(key).agg(wines=("qty", "sum"))
+    data = months.join(wines, on=key).assign(buys="notnull(wines)", next="month + 1")
+    for part in (data, data.split(0.7)[0]):
+        for name in ("share", "most", "n", "wines"):
+            with pytest.raises(errors.LeakageError, match=repr(name)):
+                fit(part, name, target="buys")
+        assert fit(part, "age", "score", "month", target="buys").schema.numeric
+    lag = T.Lag("share", by="customer", order_by="month")
+    assert fit(data, *lag.makes, target="share", steps=[lag]).schema.numeric
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_bucket
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.origins import Origins, When, forget_order, keep_shared, shift
+from gpupipe.support.origins import Origins, When, forget_order, keep_lookups, keep_shared, shift
 from gpupipe.support.text import arguments, derive
 from gpupipe.support.validation import is_number
 
@@ -167,7 +167,7 @@ class _Aggregate:
     def field(self, item: Field, keys: Origins = frozenset()) -> Field:
         """Return the field of the result, with the type that pandas gives it, of groups by keys of these origins."""
         whens = (When.GROUP, When.POSITION) if self.function in _IN_ORDER else (When.GROUP,)
-        origins = shift(keep_shared(item.origins, keys), *whens)
+        origins = shift(keep_lookups(keep_shared(item.origins, keys), keys), *whens)
         return replace(self._type(item), lineage=frozenset({self.name}), origins=origins)
 
     def _type(self, item: Field) -> Field:
