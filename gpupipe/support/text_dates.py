@@ -64,6 +64,20 @@ def find_formats(texts: Iterable[str]) -> list[str]:
     return [form for form in formats if filled and fits(form)]
 
 
+def list_kinds(dates: Iterable[str]) -> list[list[str]]:
+    """Group dates by what they look like, as all that have one format do.
+
+    Example:
+        >>> list_kinds(["1/31/2024", "2024-01-08", "12/1/2023"])
+        [['1/31/2024', '12/1/2023'], ['2024-01-08']]
+    """
+    kinds: dict[str, list[str]] = {}
+    for text in dates:
+        shape = re.sub(r"\d+", lambda digits: "0" if len(digits[0]) < 3 else "0000", text)
+        kinds.setdefault(re.sub(r"[A-Za-z]+", "a", shape), []).append(text)
+    return list(kinds.values())
+
+
 def find_misordered_dates(texts: Iterable[str]) -> list[str]:
     """Find the dates among texts, if at least half are, and the order of their letters is not that of time.
 
@@ -73,8 +87,9 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
     """
     dates = _find_dates(texts)
     if all(re.fullmatch(_IN_ORDER, text) for text in dates):
-        return dates if len(list_offsets(dates)) > 1 else []
-    return dates if find_formats(dates) else []
+        is_ordered = max(len(list_offsets(dates)), len({text[4] for text in dates})) < 2
+        return [] if is_ordered else dates
+    return dates if _are_known(dates) else []
 
 
 def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: str) -> list[str]:
@@ -93,13 +108,12 @@ def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: s
         # Letters tell the order where signs stand in the same places: 2024-01 comes before 2024-01-31, and so do all of
         # 2024-01 before 2024-01-01, which the month begins with.
         shape, shapes = re.sub(r"\d", "0", constant), {re.sub(r"\d", "0", date) for date in dates}
-        is_comparable = any(each.startswith(shape) for each in shapes)
+        is_comparable = all(each.startswith(shape) for each in shapes)
         is_comparable &= is_equality or len(list_offsets([constant, *dates])) < 2
     else:  # only equal dates have equal letters, in one format: 01/31/2024 beside 02/29/2024
-        formats = find_formats(dates)
-        are_known = formats or all(re.fullmatch(ISO_TIME, date) for date in dates)
-        is_alike = constant in dates or not {*formats}.isdisjoint(find_formats([constant]))
-        is_comparable = not are_known or (is_equality and is_alike)
+        formats = {form for kind in list_kinds(dates) for form in find_formats(kind)}
+        is_alike = constant in dates or not formats.isdisjoint(find_formats([constant]))
+        is_comparable = not _are_known(dates) or (is_equality and is_alike)
     return [] if is_comparable else _find_dates(texts)
 
 
@@ -130,6 +144,17 @@ def find_unpadded_times(texts: Iterable[str]) -> list[str]:
 def is_date(text: str) -> bool:
     """Return whether a text is a date or a time, in ISO format or another one."""
     return any(re.fullmatch(form, text.strip()) for form in (DATE, ISO_TIME))
+
+
+def _are_known(dates: Sequence[str]) -> bool:
+    """Return whether dates are such by their numbers, too, as 45-67-2024 is not; in whatever formats they are."""
+
+    def is_known(kind: Sequence[str]) -> bool:
+        if find_formats(kind) or all(re.fullmatch(ISO_TIME, text) for text in kind):
+            return True
+        return all(find_formats([text]) for text in kind[:_FEW_DATES])  # 01/31/2024 beside 31/01/2024
+
+    return bool(dates) and all(map(is_known, list_kinds(dates)))
 
 
 def _find_dates(texts: Iterable[str]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import filterfalse
+from itertools import filterfalse, islice, product
 
 from gpupipe.support.text import derive, format_count
-from gpupipe.support.text_dates import DATE, ISO_TIME, find_formats, is_date, list_offsets
+from gpupipe.support.text_dates import DATE, ISO_TIME, find_formats, is_date, list_kinds, list_offsets
 
 _MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
 _FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
@@ -116,13 +116,11 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     if kind == "dates":
         dates = list(filter(is_date, values))
         has_others = len(dates) < len(values)  # such as two dates, which no format reads
-        formats = list(map(repr, find_formats(dates[:_NUM_DATES])))
-        of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
         missing = f", null_values={['NA', *strays]}" if strays else ""
-        read = f"gp.read_csv(..., timestamp_formats={of_files}{missing}), or "
+        of_files, of_frames = _suggest_formats(name, dates[:_NUM_DATES], coerces=bool(strays or has_others))
+        read = f"gp.read_csv(..., {of_files}{missing}), or "
         read = "" if has_others or len(strays) > _NUM_STRAYS else read
-        coerce = ", errors='coerce'" if strays or has_others else ""
-        return f"{read}pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'}{coerce})"
+        return f"{read}{of_frames}"
     if kind == "times in ISO format" and list_offsets(values):  # which a cast does not read
         coerce = "" if len(values) == len(texts) else ", errors='coerce'"
         return f"pd.to_datetime(frame[{name!r}], format='ISO8601', utc=True{coerce})"
@@ -137,6 +135,27 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
         cast += f"; or gp.read_csv(..., decimal=','{thousands})"
     marks = "dots" if kind.startswith("amounts") else "commas"
     return f"{first}, then {cast}" + "".join(f"; {step} instead where its {marks} are decimal" for step in alternatives)
+
+
+def _suggest_formats(name: str, dates: Sequence[str], *, coerces: bool) -> tuple[str, str]:
+    """Suggest the arguments of `read_csv`, and the calls of pandas, that read dates in one format or several."""
+
+    def read(form: str, *, coerces: bool) -> str:
+        return f"pd.to_datetime(frame[{name!r}], format={form}{', errors=' + repr('coerce') if coerces else ''})"
+
+    formats = list(map(repr, find_formats(dates)))
+    kinds = [] if formats else list_kinds(dates)
+    others = [kind for kind in kinds if not all(re.fullmatch(ISO_TIME, date) for date in kind)]
+    choices = [list(dict.fromkeys(each)) for each in islice(product(*map(find_formats, others)), 2)] if kinds else []
+    if not choices or not others:
+        of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
+        return f"timestamp_formats={of_files}", read(" or ".join(formats) or "...", coerces=coerces)
+    calls = []
+    for choice in choices:  # pandas' own "mixed" takes 01.02.2024 for a day of January
+        every = [*map(repr, choice), *(["'ISO8601'"] if len(others) < len(kinds) else [])]
+        first, *rest = (read(form, coerces=coerces or len(every) > 1) for form in every)
+        calls.append(first + "".join(f".fillna({call})" for call in rest))
+    return f"timestamp_formats={' or '.join(map(repr, choices))}, dtypes={{{name!r}: 'timestamp'}}", " or ".join(calls)
 
 
 def _list_readings(kind: str, texts: Iterable[str]) -> list[str]:

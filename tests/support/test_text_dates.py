@@ -130,6 +130,35 @@ def test_months_are_not_compared_with_the_day_that_they_begin_with(verb: str, tm
     assert "'%Y-%m'" in str(caught.value)
 
 
+MIXED = [("%m/%d/%Y", "%Y-%m-%d"), ("%d.%m.%Y", "%Y-%m-%d %H:%M"), ("%d-%b-%y", "%m/%d/%Y"), ("%m/%d/%Y", "%d.%m.%Y")]
+
+
+@pytest.mark.parametrize("verb", ORDERED)
+@pytest.mark.parametrize("step", [3, 500])
+@pytest.mark.parametrize("forms", MIXED)
+def test_neither_do_dates_in_several_formats(forms: tuple[str, str], step: int, verb: str, tmp_path: Path) -> None:
+    """One date in another format had ended the notice of all."""
+    texts = [DAYS.strftime(form).to_series(index=FRAME.index) for form in forms]
+    mixed = FRAME.assign(date=texts[0].where(FRAME.index % step > 0, texts[1]))
+    mixed.to_csv(tmp_path / "sales.csv", index=False)
+    data = gp.read_csv(tmp_path / "sales.csv")
+    with pytest.raises(GpupipeError, match="letters") as caught:
+        ORDERED[verb](data, "2024-01-20")
+    call, to_datetime = re.findall(r"(gp.read_csv\(.*?\)), or (pd.to_datetime.*)", str(caught.value))[0]
+    parsed = eval(call.replace("...", "path"), {"gp": gp, "path": tmp_path / "sales.csv"})
+    assert parsed.compute()["date"].tolist() == DAYS.tolist()
+    assert eval(to_datetime, {"pd": pd, "frame": mixed}).tolist() == DAYS.tolist()
+    ORDERED[verb](parsed, "2024-01-20")
+
+
+@pytest.mark.parametrize("verb", ORDERED)
+@pytest.mark.parametrize("forms", [("%m/%d/%Y", "%d/%m/%Y"), ("%Y-%m-%d", "%Y/%m/%d")])
+def test_neither_do_those_whose_order_or_signs_differ(forms: tuple[str, str], verb: str) -> None:
+    texts = [DAYS.strftime(form).to_series(index=FRAME.index) for form in forms]
+    with pytest.raises(GpupipeError, match="letters"):
+        ORDERED[verb](gp.from_frame(FRAME.assign(date=texts[0].where(FRAME.index % 2 > 0, texts[1]))), "2024-01-20")
+
+
 @pytest.mark.parametrize("verb", ORDERED)
 def test_neither_do_dates_beside_spans_of_dates(verb: str) -> None:
     dates = DAYS.strftime("%m/%d/%Y").to_series(index=FRAME.index)
