@@ -275,9 +275,10 @@ class TransformPlan:
             if not any(empty.values()):
                 return
             frame = data.read(partition, self.reads[:1], backend)
-            ids = partition.row_ids(backend.xp)[backend.positions(frame)]
-            num_rows += len(ids)
+            row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
             for position, names in empty.items():
+                ids = self.side_columns[position].keep(row_ids, backend)
+                num_rows += len(ids)
                 columns = self.side_columns[position].columns(names, ids, backend) if names and len(ids) else {}
                 empty[position] = [name for name in names if name not in columns or _is_missing(columns[name], backend)]
         for position, names in empty.items():

@@ -37,6 +37,12 @@ class SideColumns:
         places = _locate_rows(backend.column(frame, ROW).data, row_ids, ends, backend)
         return {name: backend.column(frame, name).take(places) for name in names}
 
+    def keep(self, row_ids: Array, backend: Backend) -> Array:
+        """Return those of the row ids, in their order, whose rows are there: others were left out before."""
+        _, parts = self._locate(row_ids, backend)
+        ids = backend.column(backend.concat([self.table.read(part, [ROW], backend) for part in parts]), ROW).data
+        return row_ids[backend.xp.isin(row_ids, ids)]
+
     def rows(self, names: Sequence[str], row_ids: Any) -> pa.Table:
         """Look up the columns of these rows on the host, as Arrow columns; see `columns`."""
         backend, fields = select("cpu"), list(self.table.schema.select([*names, ROW]))
