@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpupipe")
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
+_MOST_WITHOUT_PAST = 0.1  # of the rows, those of new keys
 _KEPT_BYTES = 8  # of a kept column, per row
 # `gpupipe.tensors` is imported where tensors are made: PyTorch takes longer to import than a small fit.
 
@@ -205,7 +206,7 @@ class TransformPlan:
             if isinstance(step, WholeTableTransform) and position not in self.side_columns and len(frame):
                 names = [name for name in step.makes if name in outputs]
                 if empty := [name for name in names if _is_missing(backend.column(frame, name), backend)]:
-                    _warn_of_gaps(step, empty, has_history=False)
+                    _warn_of_gaps(step, empty, len(frame), len(frame), has_history=False)
             if isinstance(step, TableJoin) and summaries is not None:
                 summaries["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
         return backend.select(frame, self.outputs)
@@ -267,23 +268,40 @@ class TransformPlan:
                     shorten_list(names),
                 )
 
+    def warn_of_copies(self, history: Dataset) -> None:
+        """Warn of rows that a history has twice, if windows have met rows alike in their order."""
+        names = [
+            item.name for item in history.schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
+        ]
+        if self.ties and (num_copies := len(history) - len(history.select(names).deduplicate())):
+            _log.warning(
+                "history= has %s again, and windows see both; history.deduplicate() leaves them out",
+                format_count(num_copies, "row"),
+            )
+
     def warn_of_no_past(self, data: Dataset, *, has_history: bool) -> None:
-        """Warn of columns of windows that have no value in any row of `data`."""
-        backend, num_rows = select(get_executor().resolve(data.backend)), 0
-        empty = {position: list(names) for position, (_, _, names) in self.window_steps.items()}
+        """Warn of columns of windows that have no value in any row of `data`; of a tenth where there is a history."""
+        backend = select(get_executor().resolve(data.backend))
+        num_rows: Counter[int] = Counter()
+        num_missing = {(position, name): 0 for position, (*_, names) in self.window_steps.items() for name in names}
         for partition in data.partitions:
-            if not any(empty.values()):
+            if not has_history and not any(num_missing[key] == num_rows[key[0]] for key in num_missing):
                 return
             frame = data.read(partition, self.reads[:1], backend)
             row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
-            for position, names in empty.items():
+            for position, (*_, names) in self.window_steps.items():
                 ids = self.side_columns[position].keep(row_ids, backend)
-                num_rows += len(ids)
-                columns = self.side_columns[position].columns(names, ids, backend) if names and len(ids) else {}
-                empty[position] = [name for name in names if name not in columns or _is_missing(columns[name], backend)]
-        for position, names in empty.items():
-            if names and num_rows:
-                _warn_of_gaps(self.window_steps[position][0], names, has_history=has_history)
+                num_rows[position] += len(ids)
+                columns = self.side_columns[position].columns(list(names), ids, backend) if len(ids) else {}
+                for name, column in columns.items():
+                    missing = column.missing(backend.xp)
+                    num_missing[position, name] += 0 if missing is None else int(missing.sum())
+        for position, (step, _, names) in self.window_steps.items():
+            most = _MOST_WITHOUT_PAST * num_rows[position] if has_history else num_rows[position]
+            blind = [name for name in names if num_missing[position, name] >= most]
+            if blind and num_rows[position]:
+                least = min(num_missing[position, name] for name in blind)
+                _warn_of_gaps(step, blind, least, num_rows[position], has_history=has_history)
 
     def compute_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
         """Compute the schema after all steps, given which window steps have `ties`, and the origins of the source."""
@@ -333,10 +351,17 @@ class TransformPlan:
         return self.replace(side_columns=side_columns, ties=ties), dataset
 
 
-def _warn_of_gaps(step: WholeTableTransform, names: Sequence[str], *, has_history: bool) -> None:
+def _warn_of_gaps(
+    step: WholeTableTransform, names: Sequence[str], num_missing: int, num_rows: int, *, has_history: bool
+) -> None:
     if has_history:
-        problem = f"the {shorten_list(step.keys) or 'rows'} there are others, the times later, or the values missing"
-        _log.warning("history= gives no row of the data a value of %s: %s", shorten_list(names), problem)
+        some = f"{num_missing:,} of {num_rows:,} rows of the data no value"
+        _log.warning(
+            "history= gives %s of %s: the %s there are others, the times later, or the values missing",
+            some if num_missing < num_rows else "no row of the data a value",
+            shorten_list(names),
+            shorten_list(step.keys) or "rows",
+        )
     else:
         _log.warning(
             "no row of the data has a value of %s: %s sees the rows that are given alone; history= takes those before "
@@ -503,7 +528,8 @@ class BoundPipeline:
             ensure_unique_row_ids(replace(self._conform(table, schema), backend=backend)) for table in (history, data)
         ]
         self.plan.warn_of_overlap(parts[0], parts[1], (history, data))
-        self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=counts_ties)
+        self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=True)
+        self.plan.warn_of_copies(history)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
         self.plan.warn_of_no_past(data, has_history=True)
         return data if rows is None else data.filter(rows)

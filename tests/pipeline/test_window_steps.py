@@ -386,6 +386,32 @@ def test_a_history_in_which_no_row_has_a_past_is_told(caplog: pytest.LogCaptureF
     assert warning not in caplog.text
 
 
+def test_a_history_that_is_too_short_for_some_rows_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, ahead = make_sales()
+    tomorrow = ahead[ahead["date"] == ahead["date"].min()].assign(sales=np.nan)
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    pipeline.transform(tomorrow, history=past[past["store"] == "a"])
+    assert "history= gives 2 of 3 rows of the data no value of sales_lag_1_by_store" in caplog.text
+    caplog.clear()
+    pipeline.transform(past[past["date"] > "2024-02-01"], history=past[past["date"] < "2024-01-15"].assign(store="new"))
+    assert "history= gives" not in caplog.text, "the first row of each store alone lacks a value"
+
+
+def test_rows_that_a_history_has_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, tomorrow = make_sales()
+    tomorrow = tomorrow.assign(sales=np.nan)
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    for history, num_copies in ((past, 0), (pd.concat([past, past[-5:]]), 5), (pd.concat([past, past]), len(past))):
+        for table in (history, gp.from_frame(history.reset_index(drop=True), num_partitions=3)):
+            caplog.clear()
+            pipeline.transform(tomorrow, history=table)
+            assert (f"history= has {num_copies} rows again, and windows see both" in caplog.text) == (num_copies > 0)
+    wanted = pipeline.transform(tomorrow, history=past)
+    caplog.clear()
+    pd.testing.assert_frame_equal(pipeline.transform(tomorrow, history=table.deduplicate()), wanted)
+    assert "again" not in caplog.text
+
+
 def test_rows_without_those_before_them_are_told(caplog: pytest.LogCaptureFixture) -> None:
     past, tomorrow = make_sales()
     last = tomorrow["date"].min() - pd.Timedelta("1D")
