@@ -355,10 +355,10 @@ def _warn_of_gaps(
     step: WholeTableTransform, names: Sequence[str], num_missing: int, num_rows: int, *, has_history: bool
 ) -> None:
     if has_history:
-        some = f"{num_missing:,} of {num_rows:,} rows of the data no value"
+        counts = f"{num_missing:,} of {num_rows:,} rows of the data no value"
         _log.warning(
             "history= gives %s of %s: the %s there are others, the times later, or the values missing",
-            some if num_missing < num_rows else "no row of the data a value",
+            counts if num_missing < num_rows else "no row of the data a value",
             shorten_list(names),
             shorten_list(step.keys) or "rows",
         )

@@ -113,11 +113,13 @@ def _tell_of_target(column: Column, target: Column | None, num_distinct: int, ba
     """
     if target is None:
         return ""
-    if _decides_by_gaps(column, target, backend):
-        return f"it is missing, or there, exactly where {{}} has one certain value {_WHERE_KNOWN}"
+    if gaps := _decides_by_gaps(column, target, backend):
+        return f"{gaps} {_WHERE_KNOWN}"
     has_order = not is_id and _ROWS_EACH * num_distinct > len(column)
     if _decides(column, target, backend) or (has_order and _decides_by_order(column, target, backend)):
         return f"it alone tells {{}} {_WHERE_KNOWN}"
+    if not is_id and target.dtype in (*INTEGERS, *FLOATS) and _decides_by_order(target, column, backend):
+        return f"each of its values is a range of {{}} {_WHERE_KNOWN}"
     if _decides_by_groups(column, target, backend):
         return "rows alike in it have one {0} {1}: split(by={2}, fraction=0.8) keeps them together"
     return ""
@@ -194,19 +196,29 @@ def _to_floats(column: Column, backend: Backend) -> Column | None:
     return Column("float64", gather(column, table, np.nan, backend))
 
 
-def _decides_by_gaps(column: Column, target: Column, backend: Backend) -> bool:
-    """Return whether the column is missing, or is there, in all rows with one value of the target and in no others."""
+def _decides_by_gaps(column: Column, target: Column, backend: Backend) -> str:
+    """Say in which rows, those with a value of the column or those without, the target has one value; else nothing.
+
+    They are so many that others were to be expected, or all that have it: a fee of 60 of 100 customers who do not pay.
+    """
     xp = backend.xp
     missing, is_unknown = column.missing(xp), target.missing(xp)
     if missing is None:
-        return False
+        return ""
     labels = target.data
     if is_unknown is not None:
         missing, labels = missing[~is_unknown], labels[~is_unknown]
     num_missing = int(missing.sum())
     if len(missing) < _LEAST_ROWS or min(num_missing, len(missing) - num_missing) < _LEAST_GAPS:
-        return False
-    return any(bool(((labels == labels[side.argmax()]) == side).all()) for side in (missing, ~missing))
+        return ""
+    for rows, where in ((missing, "missing"), (~missing, "there")):
+        has_label = labels == labels[rows.argmax()]
+        if bool((has_label == rows).all()):
+            return "it is missing, or there, exactly where {} has one certain value"
+        share = float(has_label.mean())
+        if bool(has_label[rows].all()) and int(rows.sum()) * (1 - share) >= _LEAST_ROWS:
+            return f"where it is {where}, {{}} has one value"
+    return ""
 
 
 def _is_linear(column: Column, target: Column, xp: ModuleType) -> bool:

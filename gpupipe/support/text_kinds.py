@@ -145,16 +145,18 @@ def _suggest_formats(name: str, dates: Sequence[str], *, coerces: bool) -> tuple
 
     formats = list(map(repr, find_formats(dates)))
     kinds = [] if formats else list_kinds(dates)
-    others = [kind for kind in kinds if not all(re.fullmatch(ISO_TIME, date) for date in kind)]
-    choices = [list(dict.fromkeys(each)) for each in islice(product(*map(find_formats, others)), 2)] if kinds else []
-    if not choices or not others:
+    other_kinds = [kind for kind in kinds if not all(re.fullmatch(ISO_TIME, date) for date in kind)]
+    choices = (
+        [list(dict.fromkeys(each)) for each in islice(product(*map(find_formats, other_kinds)), 2)] if kinds else []
+    )
+    if not choices or not other_kinds:
         of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
         return f"timestamp_formats={of_files}", read(" or ".join(formats) or "...", coerces=coerces)
     calls = []
     for choice in choices:  # pandas' own "mixed" takes 01.02.2024 for a day of January
-        every = [*map(repr, choice), *(["'ISO8601'"] if len(others) < len(kinds) else [])]
-        first, *rest = (read(form, coerces=coerces or len(every) > 1) for form in every)
-        calls.append(first + "".join(f".fillna({call})" for call in rest))
+        every = [*map(repr, choice), *(["'ISO8601'"] if len(other_kinds) < len(kinds) else [])]
+        first, *more_calls = (read(form, coerces=coerces or len(every) > 1) for form in every)
+        calls.append(first + "".join(f".fillna({call})" for call in more_calls))
     return f"timestamp_formats={' or '.join(map(repr, choices))}, dtypes={{{name!r}: 'timestamp'}}", " or ".join(calls)
 
 

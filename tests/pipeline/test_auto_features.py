@@ -185,6 +185,33 @@ def test_what_tells_a_computed_target_is_named(target: str) -> None:
     assert said in gp.Features.auto(frame, target=target).remarks
 
 
+@pytest.mark.parametrize("bands", [3, 10])
+def test_a_column_of_ranges_of_the_target_is_named(bands: int) -> None:
+    frame = _draw_wages()
+    for labels in (False, [f"band {number}" for number in reversed(range(bands))]):
+        band = pd.qcut(frame["wage"], bands, labels=labels)
+        data = frame.assign(band=band if labels is False else band.astype(str))
+        said = "band: each of its values is a range of 'wage' in the first 1,000 rows: is it known before that is?"
+        assert said in gp.Features.auto(data, target="wage").remarks
+        data.loc[:9, "band"] = data["band"].to_numpy()[9::-1]
+        assert not any("band: each" in remark for remark in gp.Features.auto(data, target="wage").remarks)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_column_that_is_there_for_one_class_alone_is_named(share: float) -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": draw.normal(size=800), "bad": draw.random(800) < 0.2})
+    charged = frame["bad"] & (draw.random(800) < share)
+    for fee, where in ((charged, "there"), (~charged, "missing")):
+        data = frame.assign(fee=draw.gamma(2, 40, 800)).assign(fee=lambda f, kept=fee: f["fee"].where(kept))
+        said = f"fee: where it is {where}, 'bad' has one value in the first 800 rows: is it known before that is?"
+        assert said in gp.Features.auto(data, target="bad").remarks
+    few = frame.assign(fee=np.where(frame["bad"] & (np.arange(800) < 60), 5.5, np.nan))
+    some = frame.assign(fee=np.where(charged | (frame.index == frame["bad"].idxmin()), 5.5, np.nan))
+    for data in (few, some):
+        assert not any("fee: where" in remark for remark in gp.Features.auto(data, target="bad").remarks)
+
+
 @pytest.mark.parametrize("gappy", [False, True])
 def test_parts_of_times_that_are_columns_are_not_made_again(gappy: bool) -> None:
     days = pd.Series(pd.date_range("2024-01-01", periods=50))
