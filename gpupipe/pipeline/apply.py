@@ -281,26 +281,26 @@ class TransformPlan:
 
     def warn_of_no_past(self, data: Dataset, *, has_history: bool) -> None:
         """Warn of columns of windows that have no value in any row of `data`; of a tenth where there is a history."""
-        backend = select(get_executor().resolve(data.backend))
-        num_rows: Counter[int] = Counter()
-        num_missing = {(position, name): 0 for position, (*_, names) in self.window_steps.items() for name in names}
-        for partition in data.partitions:
-            if not has_history and not any(num_missing[key] == num_rows[key[0]] for key in num_missing):
-                return
-            frame = data.read(partition, self.reads[:1], backend)
-            row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
-            for position, (*_, names) in self.window_steps.items():
-                ids = self.side_columns[position].keep(row_ids, backend)
-                num_rows[position] += len(ids)
-                columns = self.side_columns[position].columns(list(names), ids, backend) if len(ids) else {}
-                for name, column in columns.items():
-                    missing = column.missing(backend.xp)
-                    num_missing[position, name] += 0 if missing is None else int(missing.sum())
-        for position, (step, _, names) in self.window_steps.items():
+        names_by_step = {position: list(names) for position, (*_, names) in self.window_steps.items()}
+        backend, num_rows, num_missing = (
+            get_executor().resolve(data.backend),
+            Counter[int](),
+            Counter[tuple[int, str]](),
+        )
+        if not names_by_step:
+            return
+        count = partial(_count_gaps, self.reads[:1], self.side_columns, names_by_step, backend)
+        with closing(run_partitions(count, data, backend, "windows")) as parts:
+            for rows, gaps in parts:
+                num_rows.update(rows)
+                num_missing.update(gaps)
+                if not has_history and all(num_missing[key] < num_rows[key[0]] for key in gaps):
+                    return
+        for position, names in names_by_step.items():
             most = _MOST_WITHOUT_PAST * num_rows[position] if has_history else num_rows[position]
             blind = [name for name in names if num_missing[position, name] >= most]
             if blind and num_rows[position]:
-                least = min(num_missing[position, name] for name in blind)
+                step, least = self.window_steps[position][0], min(num_missing[position, name] for name in blind)
                 _warn_of_gaps(step, blind, least, num_rows[position], has_history=has_history)
 
     def compute_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
@@ -349,6 +349,27 @@ class TransformPlan:
             if TIE in fields and (num_ties := side_columns[position].count(TIE.name)):
                 ties[position] = num_ties
         return self.replace(side_columns=side_columns, ties=ties), dataset
+
+
+def _count_gaps(
+    reads: Sequence[str],
+    side_columns: Mapping[int, SideColumns],
+    names_by_step: Mapping[int, Sequence[str]],
+    backend_name: str,
+    part: Dataset,
+) -> tuple[Counter[int], Counter[tuple[int, str]]]:
+    """Count by window step the rows of a partition that it has seen, and by column those without a value."""
+    num_rows, num_missing = Counter[int](), Counter[tuple[int, str]]()
+    backend, (partition,) = select(backend_name), part.partitions
+    positions = backend.positions(part.read(partition, reads, backend))
+    for step, names in names_by_step.items():
+        ids = side_columns[step].keep(partition.row_ids(backend.xp)[positions], backend)
+        num_rows[step] = len(ids)
+        columns = side_columns[step].columns(names, ids, backend) if len(ids) else {}
+        for name in names:
+            missing = columns[name].missing(backend.xp) if name in columns else None
+            num_missing[step, name] = 0 if missing is None else int(missing.sum())
+    return num_rows, num_missing
 
 
 def _warn_of_gaps(

@@ -91,15 +91,20 @@ def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]
 
 def check_order(table: Table, by: str, where: str, cuts: Sequence[Any] = ()) -> None:
     """Raise `BadData` where the column that is cut holds dates as text, and `BadConfig` for cuts in another format."""
-    if table.schema[by].dtype != "string":
-        return
-    backend = select(table.backend)
-    column = backend.column(table.read(table.partitions[0], [by], backend), by)
+    if table.schema[by].dtype == "string":
+        backend, first = get_executor().resolve(table.backend), table.of_partitions(table.partitions[:1])
+        list(run_partitions(partial(_check_texts, by, where, cuts, backend), first, backend, where))
+
+
+def _check_texts(by: str, where: str, cuts: Sequence[Any], backend_name: str, part: Table) -> None:
+    backend, (partition,) = select(backend_name), part.partitions
+    column = backend.column(part.read(partition, [by], backend), by)
     require_time_order(column, by, where)
+    texts = sample_texts(column)
     for cut in cuts:
-        if dates := find_dates_in_other_formats(sample_texts(column), cut, "<"):
+        if dates := find_dates_in_other_formats(texts, cut, "<"):
             problem, expected = "dates as text are cut by their letters", f"text such as {dates[0]!r}"
-            remedy = suggest_parsing(by, recognise_texts(dates) or "dates", sample_texts(column))
+            remedy = suggest_parsing(by, recognise_texts(dates) or "dates", texts)
             remedy = f"at={short!r}; or {remedy}" if (short := shorten_date(cut, dates[0])) else remedy
             raise BadConfig(f"{where}(by={by!r}, at=)", problem, got=cut, expected=expected, remedy=remedy)
 
