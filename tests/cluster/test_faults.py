@@ -59,7 +59,8 @@ def recovering(cluster: gp.Cluster) -> Iterator[gp.Cluster]:
     """A cluster whose workers may be killed; they are there again in the end."""
     before = dict(os.environ)
     yield cluster
-    until(lambda: cluster.num_workers == 2)
+    # Both answer: of one that was killed a moment ago the scheduler may not know yet.
+    until(lambda: len(cluster._client.run(os.getpid, on_error="ignore")) == 2)
     os.environ.clear()  # Dask sets variables for a worker it starts again, which the cluster takes back in the end
     os.environ.update(before)
 
