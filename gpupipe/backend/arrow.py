@@ -33,6 +33,7 @@ from gpupipe.support.origins import read_origins
 
 _log = logging.getLogger("gpupipe")
 INDEX = "the frame's index is no column"
+"""What a note on pandas' row names begins with."""
 _Values: TypeAlias = pa.ChunkedArray | pa.Array
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
 _ARROW_TYPES = {name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)}

@@ -118,6 +118,7 @@ def _tell_of_target(column: Column, target: Column | None, num_distinct: int, ba
     has_order = not is_id and _ROWS_EACH * num_distinct > len(column)
     if _decides(column, target, backend) or (has_order and _decides_by_order(column, target, backend)):
         return f"it alone tells {{}} {_WHERE_KNOWN}"
+    # The other way round: a score of 40, 55, 90 tells its grade, "D", "C", "A", by its order.
     if not is_id and target.dtype in (*INTEGERS, *FLOATS) and _decides_by_order(target, column, backend):
         return f"each of its values is a range of {{}} {_WHERE_KNOWN}"
     if _decides_by_groups(column, target, backend):

@@ -117,7 +117,7 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
         dates = list(filter(is_date, values))
         has_others = len(dates) < len(values)  # such as two dates, which no format reads
         missing = f", null_values={['NA', *strays]}" if strays else ""
-        of_files, of_frames = _suggest_formats(name, dates[:_NUM_DATES], coerces=bool(strays or has_others))
+        of_files, of_frames = _suggest_reading(name, dates[:_NUM_DATES], coerces=bool(strays or has_others))
         read = f"gp.read_csv(..., {of_files}{missing}), or "
         read = "" if has_others or len(strays) > _NUM_STRAYS else read
         return f"{read}{of_frames}"
@@ -137,7 +137,7 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     return f"{first}, then {cast}" + "".join(f"; {step} instead where its {marks} are decimal" for step in alternatives)
 
 
-def _suggest_formats(name: str, dates: Sequence[str], *, coerces: bool) -> tuple[str, str]:
+def _suggest_reading(name: str, dates: Sequence[str], *, coerces: bool) -> tuple[str, str]:
     """Suggest the arguments of `read_csv`, and the calls of pandas, that read dates in one format or several."""
 
     def read(form: str, *, coerces: bool) -> str:
