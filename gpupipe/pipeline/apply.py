@@ -282,13 +282,10 @@ class TransformPlan:
     def warn_of_no_past(self, data: Dataset, *, has_history: bool) -> None:
         """Warn of columns of windows that have no value in any row of `data`; of a tenth where there is a history."""
         names_by_step = {position: list(names) for position, (*_, names) in self.window_steps.items()}
-        backend, num_rows, num_missing = (
-            get_executor().resolve(data.backend),
-            Counter[int](),
-            Counter[tuple[int, str]](),
-        )
         if not names_by_step:
             return
+        num_rows, num_missing = Counter[int](), Counter[tuple[int, str]]()
+        backend = get_executor().resolve(data.backend)
         count = partial(_count_gaps, self.reads[:1], self.side_columns, names_by_step, backend)
         with closing(run_partitions(count, data, backend, "windows")) as parts:
             for rows, gaps in parts:
@@ -337,10 +334,8 @@ class TransformPlan:
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
             if any(schema[name].dtype == "string" for name in step.order):
-                first, check = (
-                    dataset.of_partitions(dataset.partitions[:1]),
-                    partial(_check_order, before, step, backend),
-                )
+                first = dataset.of_partitions(dataset.partitions[:1])
+                check = partial(_check_order, before, step, backend)
                 list(run_partitions(check, first, backend, type(step).__name__))  # where the rows are
             with in_step(step):
                 side_columns[position] = compute_columns(
