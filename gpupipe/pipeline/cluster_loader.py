@@ -22,7 +22,8 @@ from safetensors.torch import save as bytes_of
 from gpupipe.cluster.executor import use_executor
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.pipeline.apply import BoundPipeline, build_table
+from gpupipe.pipeline.bound_pipeline import BoundPipeline
+from gpupipe.pipeline.loader_table import build_table
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.support.calls import answer_calls

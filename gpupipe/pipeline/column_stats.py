@@ -12,11 +12,11 @@ from gpupipe.backend import Column, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.io import Dataset
 from gpupipe.monitoring.profile import Profiles, Sample, compute_unknown_share
-from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.partition_pass import PartitionPass, Summaries, merge_summaries, select_kind
 from gpupipe.pipeline.plan import ColumnUses
+from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.schema import FLOATS, Kind, Schema
 
 

@@ -17,7 +17,7 @@ from gpupipe.errors import BadData
 from gpupipe.io import Dataset
 from gpupipe.monitoring.profile import Profiles, Sample
 from gpupipe.monitoring.reports import ExpectationReport
-from gpupipe.pipeline.apply import TransformPlan, select_rows
+from gpupipe.pipeline.bound_pipeline import select_rows
 from gpupipe.pipeline.column_stats import ColumnStats, build_profiles, collect_stats, compute_ranges
 from gpupipe.pipeline.edges import compute_edges, list_sampled_columns
 from gpupipe.pipeline.feature_group import GroupFields
@@ -44,6 +44,8 @@ from gpupipe.pipeline.plan import (
     trace_columns,
 )
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
+from gpupipe.pipeline.transform_plan import TransformPlan
+from gpupipe.pipeline.window_warnings import warn_of_cuts
 from gpupipe.schema import Kind, Schema, shorten_list
 from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_count
@@ -115,7 +117,7 @@ class PipelineFit:
         self._unscaled = ColumnUses.of(features, self.schema).unscaled
         columns = collect_columns(later, features, self.schema).union(self._unscaled)
         whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
-        whole.warn_of_cuts(dataset)
+        warn_of_cuts(whole.window_steps, dataset)
         whole, self.dataset = whole.attach_window_columns(dataset, self.backend, counts_ties=True)
         self._check_ties(features, whole)
         self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)

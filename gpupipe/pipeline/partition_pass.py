@@ -17,10 +17,10 @@ from gpupipe.backend.kernels import find_bounds
 from gpupipe.io import Dataset, Partition, in_halves, run_partitions
 from gpupipe.monitoring.profile import Sample, draw_rows
 from gpupipe.monitoring.reports import ExpectationReport
-from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.edges import SampledRows
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import ColumnUses, FitTask
+from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts

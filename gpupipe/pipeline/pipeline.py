@@ -28,15 +28,18 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch, nearest
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
-from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
+from gpupipe.pipeline.bound_pipeline import BoundPipeline, list_state, select_rows
 from gpupipe.pipeline.column_stats import profile_rows
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit import PipelineFit
 from gpupipe.pipeline.fit_report import FitReport
+from gpupipe.pipeline.loader_table import make_loader
 from gpupipe.pipeline.partition_pass import check_rows
 from gpupipe.pipeline.plan import explain_fit
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
+from gpupipe.pipeline.target import TargetInverse
+from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
 from gpupipe.support.attributes import Answering

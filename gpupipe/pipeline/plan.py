@@ -11,9 +11,9 @@ from typing import NamedTuple, Self
 from gpupipe import preprocessing as pre
 from gpupipe.cluster.executor import default_threads
 from gpupipe.io import Dataset, row_bytes
-from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Role, Schema
 from gpupipe.support.text import format_columns, format_count
 from gpupipe.transforms import Expect, Map, Transform, WholeTableTransform

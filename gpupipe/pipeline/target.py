@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe import preprocessing as pre
-from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select_for
 from gpupipe.backend.columns import as_floats, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.kernels import sort_unique
@@ -25,6 +26,9 @@ from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
 from gpupipe.pipeline.labels import Labels
 from gpupipe.schema import FLOATS, LISTS, Field, Kind, Role, Schema, shorten_list
 from gpupipe.support.text import escape_line, format_count, refer_to
+
+if TYPE_CHECKING:
+    import torch
 
 NUM_FIRST = 10_000
 """Rows that are looked at before a fit."""
@@ -471,3 +475,40 @@ def decide_task(target: TargetSet, dataset: Dataset) -> tuple[str, str]:
     has_classes, reason, doubt = target._decide([values], target._raw_schema(schema))
     task = "classification" if has_classes else "regression"
     return task, f"the target {target.text!r}: {task}, of {reason}{doubt}" if doubt else ""
+
+
+class TargetInverse:
+    """Inverse of a fitted `target_transform`; `by_default` where nobody asked for that transform."""
+
+    def __init__(self, targets: TargetSet) -> None:
+        self._targets = targets
+        self.by_default = targets.auto
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape.
+
+        Of one target B x K values are K of it, such as quantiles.
+        """
+        backend = select_for(values)
+        wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
+        if len(names) == 1 and wide.ndim == 2 and wide.shape[1] > 1:
+            quantiles: torch.Tensor = import_module("torch").stack([self(column) for column in wide.unbind(1)], 1)
+            return quantiles
+        if wide.ndim != 2 or wide.shape[1] != len(names):
+            problem = "the model's outputs are not one value per target, so they have no units of its own"
+            got, expected = tuple(values.shape), f"a value a row for each of {names}"
+            remedy = "Features(target_transform=None)"
+            raise SchemaMismatch("target_transform", problem, got=got, expected=expected, remedy=remedy)
+        device = values.device if backend.name == "gpu" else "cpu"
+        parts = [backend.xp.from_dlpack(part.contiguous()) for part in wide.detach().double().to(device).unbind(1)]
+        columns = {name: Column("float64", part) for name, part in zip(names, parts, strict=True)}
+        for step in reversed(self._targets.group.steps):
+            assert isinstance(step, pre.Invertible), "the constructor checks that"
+            columns = step.inverse_columns(columns, backend)
+        # Written into torch's memory: what CuPy frees may be taken by another thread before torch's stream has read it.
+        output: torch.Tensor = wide.new_empty(wide.shape, dtype=import_module("torch").float64, device=device)
+        backend.xp.stack([column.data for column in columns.values()], axis=1, out=backend.xp.from_dlpack(output))
+        if output.device.type == "cuda":  # CuPy has written on the default stream; the caller reads on its own
+            cuda = import_module("torch").cuda
+            cuda.current_stream(output.device).wait_stream(cuda.default_stream(output.device))
+        return output.to(values.device).reshape(values.shape)

@@ -13,7 +13,7 @@ from gpupipe.backend import Column, resolve, select
 from gpupipe.backend.kernels import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.io import Dataset, run_partitions
-from gpupipe.pipeline.apply import BoundPipeline, select_rows
+from gpupipe.pipeline.bound_pipeline import BoundPipeline, select_rows
 from gpupipe.pipeline.row_sets import compute_lineage
 from gpupipe.saving.calibrator import check_groups
 from gpupipe.saving.scorer import Scorer

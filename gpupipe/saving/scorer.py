@@ -17,7 +17,7 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, as_rows
 from gpupipe.models.tabular import Tabular
-from gpupipe.pipeline.apply import BoundPipeline
+from gpupipe.pipeline.bound_pipeline import BoundPipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
 from gpupipe.saving.records import answer_records, is_records

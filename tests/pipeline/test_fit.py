@@ -14,11 +14,11 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.column_stats import collect_stats
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.partition_pass import FrameCache, PartitionPass, merge_summaries
 from gpupipe.pipeline.plan import ColumnUses, mark_source, plan_passes
+from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.preprocessing.summaries import Moments
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 
@@ -436,15 +433,6 @@ def test_labels_are_not_set_afterwards(name: str) -> None:
     assert "target='y'" in repr(features)
 
 
-def test_data_that_is_not_like_what_was_fitted() -> None:
-    pipeline = gp.Pipeline([], gp.Features(["x"], target="s")).fit(frame())
-    with raises(errors.ColumnNotFound, where="the data", column="x"):
-        pipeline.transform(frame()[["s"]])
-    with raises(errors.SchemaMismatch, where="column 'x'", got="string"):
-        pipeline.transform(frame().assign(x="1"))
-    assert pipeline.transform(frame().assign(x=[1, 2, 3, 4]))["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
 def test_a_learned_step_among_the_transforms() -> None:
     with pytest.raises(errors.BadConfig, match="a step is no transform"):
         gp.Pipeline([pre.StandardScaler()])  # type: ignore[list-item]
@@ -481,37 +469,3 @@ def test_explain_shows_the_passes(weather: pd.DataFrame) -> None:
         "pass 2: PCA of temp, dewp, humid, wind_speed",
         "sampled: KMeans of temp, wind_speed learns from at most 1,000,000 rows, gathered in memory",
     ]
-
-
-def test_a_column_without_a_value_has_no_type_to_differ() -> None:
-    day = [dt.date(2020, 1, 1), dt.date(2020, 1, 2)]
-    at = pd.to_datetime(day).tz_localize("Europe/Oslo")
-    money = [decimal.Decimal("1.5"), decimal.Decimal("2.5")]
-    frame = pd.DataFrame({"x": [1.0, 2.5], "day": day, "at": at, "parts": [[1], [2, 3]], "price": money})
-    keep = ["day", "at", "parts", "price"]
-    made = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), keep=keep)).fit(frame)
-    wanted = made.transform(gp.from_frame(frame)).schema
-    none = frame.assign(at=pd.Series([pd.NaT] * 2, dtype="datetime64[us]"), **dict.fromkeys(["day", "parts"]))
-    for data in (frame.head(0), frame.head(0).assign(at=none["at"].head(0)), none):
-        assert made.transform(data).shape == (len(data), 5)
-        lazily = made.transform(gp.from_frame(data))
-        assert lazily.schema == wanted and lazily.compute().drop(columns="price").isna().sum().sum() == (3 * len(data))
-    later = frame.assign(at=at.tz_localize(None))
-    later.loc[0, "at"] = pd.NaT
-    with raises(errors.SchemaMismatch, where="column 'at'", got="no zone"):
-        made.transform(gp.from_frame(later, num_partitions=2))
-
-
-def test_decimals_to_score_have_more_digits_than_those_of_the_fit() -> None:
-    frame = pd.DataFrame({"x": [1.0, 2.5], "price": [decimal.Decimal("9.50"), None]})
-    made = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), keep=["price"])).fit(frame)
-    large = frame.assign(price=[decimal.Decimal("12345.5"), None])
-    for scored in (made.transform(large), made.transform(gp.from_frame(large)).compute()):
-        assert scored["price"].dropna().tolist() == [decimal.Decimal("12345.5")]
-    fine = frame.assign(price=[decimal.Decimal("1.125"), None])
-    with pytest.raises(errors.BadData) as caught:
-        made.transform(fine)
-    assert caught.value.remedy == "values of 2 digits after the point, or a fit of 'price' as decimal128(38, 3)"
-    wide = frame.astype({"price": pd.ArrowDtype(pa.decimal128(38, 3))})
-    again = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), keep=["price"])).fit(wide)
-    assert again.transform(fine)["price"][0] == decimal.Decimal("1.125")

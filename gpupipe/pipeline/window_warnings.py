@@ -1,0 +1,149 @@
+"""Window warnings: of features by windows that see fewer rows, or more, than one would think."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
+
+from gpupipe.backend import select
+from gpupipe.cluster.executor import get_executor
+from gpupipe.io import Dataset, run_partitions
+from gpupipe.io.relational.side_columns import SideColumns
+from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, shorten_list
+from gpupipe.support.text import format_count
+from gpupipe.transforms import WholeTableTransform
+
+_log = logging.getLogger("gpupipe")
+WindowSteps = Mapping[int, tuple[WholeTableTransform, Schema, list[str]]]
+"""By its position each window step whose columns are wanted, the schema before it, and these columns."""
+_MOST_WITHOUT_PAST = 0.1  # of the rows, those of new keys
+
+
+def warn_of_cuts(steps: WindowSteps, dataset: Dataset) -> None:
+    """Warn of window steps that look at a part of a table without the rows before it."""
+    blind = [step.class_name for step, *_ in steps.values() if dataset.cuts_history(step.keys)]
+    if blind:
+        _log.warning(
+            "%s: a split part of the data, whose rows do not see those of the other parts; give all of it, and the "
+            "part as a condition, fit(data, rows=\"date < '2024-06-01'\"), or the rows before it as history=",
+            shorten_list(dict.fromkeys(blind)),
+        )
+
+
+def warn_of_overlap(steps: WindowSteps, history: Dataset, data: Dataset, tables: tuple[Dataset, Dataset]) -> None:
+    """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows.
+
+    `tables` are both as they are given, whose times are read without any other column.
+    """
+    for names, time in {(*step.keys, *step.order): step.order[0] for step, *_ in steps.values() if step.order}.items():
+        if not {*names} <= {*data.schema.names}:
+            continue  # computed by earlier steps
+        if _is_before(*tables, time):
+            continue
+        # The data are the fewer rows: these are hashed, and the history is only looked up.
+        rows = data.select(names).deduplicate(names)
+        if num_shared := len(history.select(names).join(rows, on=names, how="inner")):
+            _log.warning(
+                "history= overlaps the data: %s of it have the %s of rows there, whose windows see their values; "
+                "history.filter(...) leaves those out",
+                format_count(num_shared, "row"),
+                shorten_list(names),
+            )
+
+
+def warn_of_copies(history: Dataset) -> None:
+    """Warn of rows that a history has twice."""
+    names = [item.name for item in history.schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
+    if num_copies := len(history) - len(history.select(names).deduplicate()):
+        _log.warning(
+            "history= has %s again, and windows see both; history.deduplicate() leaves them out",
+            format_count(num_copies, "row"),
+        )
+
+
+def warn_of_no_past(
+    steps: WindowSteps,
+    side_columns: Mapping[int, SideColumns],
+    data: Dataset,
+    *,
+    has_history: bool,
+) -> None:
+    """Warn of columns of windows that have no value in any row of `data`; of a tenth where there is a history.
+
+    `side_columns` are their values, by position.
+    """
+    names_by_step = {position: list(names) for position, (*_, names) in steps.items()}
+    if not names_by_step:
+        return
+    num_rows, num_missing = Counter[int](), Counter[tuple[int, str]]()
+    backend = get_executor().resolve(data.backend)
+    count = partial(_count_gaps, side_columns, names_by_step, backend)
+    with closing(run_partitions(count, data, backend, "windows")) as parts:
+        for rows, gaps in parts:
+            num_rows.update(rows)
+            num_missing.update(gaps)
+            if not has_history and all(num_missing[key] < num_rows[key[0]] for key in gaps):
+                return
+    for position, names in names_by_step.items():
+        most = _MOST_WITHOUT_PAST * num_rows[position] if has_history else num_rows[position]
+        blind = [name for name in names if num_missing[position, name] >= most]
+        if blind and num_rows[position]:
+            step, least = steps[position][0], min(num_missing[position, name] for name in blind)
+            warn_of_gaps(step, blind, least, num_rows[position], has_history=has_history)
+
+
+def _count_gaps(
+    side_columns: Mapping[int, SideColumns],
+    names_by_step: Mapping[int, Sequence[str]],
+    backend_name: str,
+    part: Dataset,
+) -> tuple[Counter[int], Counter[tuple[int, str]]]:
+    """Count by window step the rows of a partition that it has seen, and by column those without a value."""
+    num_rows, num_missing = Counter[int](), Counter[tuple[int, str]]()
+    backend, (partition,) = select(backend_name), part.partitions
+    positions = backend.positions(part.read(partition, [], backend))
+    for step, names in names_by_step.items():
+        ids = side_columns[step].keep(partition.row_ids(backend.xp)[positions], backend)
+        num_rows[step] = len(ids)
+        columns = side_columns[step].columns(names, ids, backend) if len(ids) else {}
+        for name in names:
+            missing = columns[name].missing(backend.xp) if name in columns else None
+            num_missing[step, name] = 0 if missing is None else int(missing.sum())
+    return num_rows, num_missing
+
+
+def warn_of_gaps(
+    step: WholeTableTransform, names: Sequence[str], num_missing: int, num_rows: int, *, has_history: bool
+) -> None:
+    """Warn of columns of a window step that have no value in `num_missing` rows."""
+    if has_history:
+        counts = f"{num_missing:,} of {num_rows:,} rows of the data no value"
+        _log.warning(
+            "history= gives %s of %s: the %s there are others, the times later, or the values missing",
+            counts if num_missing < num_rows else "no row of the data a value",
+            shorten_list(names),
+            shorten_list(step.keys) or "rows",
+        )
+    else:
+        _log.warning(
+            "no row of the data has a value of %s: %s sees the rows that are given alone; history= takes those before "
+            "them, or all are given, and these by rows= as a condition",
+            shorten_list(names),
+            step.class_name,
+        )
+
+
+def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
+    """Return whether all times of the history are before all of the data; False where the order is of other values."""
+    if any(time not in table.schema or table.schema[time].kind != Kind.TIME for table in (history, data)):
+        return False
+    ends = []
+    for table in (history, data):
+        backend = select(table.backend)
+        columns = [backend.column(table.read(part, [time], backend), time) for part in table.partitions]
+        values = [column.data if column.valid is None else column.data[column.valid] for column in columns]
+        ends.append([(int(part.min()), int(part.max())) for part in values if len(part)])
+    return not all(ends) or max(high for _, high in ends[0]) < min(low for low, _ in ends[1])

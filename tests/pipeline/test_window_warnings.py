@@ -1,0 +1,87 @@
+"""Windows that see fewer rows than one would think, or the same twice, and the warning of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import transforms as T
+from tests.pipeline.daily_sales import BY_STORE, make_sales
+
+
+def test_a_history_that_holds_the_rows_themselves_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A lag of one row would be the row's own value, as its history has it, too."""
+    past, _ = make_sales()
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    is_late = past["date"] >= "2024-04-01"
+    before = gp.from_frame(past[~is_late])
+    pipeline.transform(past[is_late], history=before)
+    assert "overlaps" not in caplog.text
+    assert before.reads.columns["store"] == 1, "the window reads it; whether times overlap is known without"
+    pipeline.transform(past[is_late], history=past)
+    assert f"overlaps the data: {is_late.sum()} rows of it have the store, date of rows there" in caplog.text
+
+
+def test_a_history_in_which_no_row_has_a_past_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, tomorrow = make_sales()
+    tomorrow = tomorrow.assign(sales=np.nan)
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    later = past.assign(date=past["date"] + pd.Timedelta("999D"))
+    warning = "history= gives no row of the data a value of sales_lag_1_by_store"
+    for history, warns in ((past, False), (past[:0], True), (past.assign(store="?"), True), (later, True)):
+        for data in (tomorrow, gp.from_frame(tomorrow, num_partitions=2).filter("date > '2000-01-01'")):
+            caplog.clear()
+            pipeline.transform(data, history=history)
+            assert (warning in caplog.text) == warns
+    caplog.clear()
+    pipeline.transform(tomorrow[:0], history=past)
+    assert warning not in caplog.text
+
+
+def test_a_history_that_is_too_short_for_some_rows_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, ahead = make_sales()
+    tomorrow = ahead[ahead["date"] == ahead["date"].min()].assign(sales=np.nan)
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    pipeline.transform(tomorrow, history=past[past["store"] == "a"])
+    assert "history= gives 2 of 3 rows of the data no value of sales_lag_1_by_store" in caplog.text
+    caplog.clear()
+    pipeline.transform(past[past["date"] > "2024-02-01"], history=past[past["date"] < "2024-01-15"].assign(store="new"))
+    assert "history= gives" not in caplog.text, "the first row of each store alone lacks a value"
+
+
+def test_rows_that_a_history_has_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, tomorrow = make_sales()
+    tomorrow = tomorrow.assign(sales=np.nan)
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    for history, num_copies in ((past, 0), (pd.concat([past, past[-5:]]), 5), (pd.concat([past, past]), len(past))):
+        for table in (history, gp.from_frame(history.reset_index(drop=True), num_partitions=3)):
+            caplog.clear()
+            pipeline.transform(tomorrow, history=table)
+            assert (f"history= has {num_copies} rows again, and windows see both" in caplog.text) == (num_copies > 0)
+    wanted = pipeline.transform(tomorrow, history=past)
+    caplog.clear()
+    pd.testing.assert_frame_equal(pipeline.transform(tomorrow, history=table.deduplicate()), wanted)
+    assert "again" not in caplog.text
+
+
+def test_rows_without_those_before_them_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, tomorrow = make_sales()
+    last = tomorrow["date"].min() - pd.Timedelta("1D")
+    day = past[past["date"] == last]
+    dataset = gp.from_frame(past, num_partitions=2)
+    warning = "no row of the data has a value of sales_lag_1_by_store: Lag sees the rows that are given alone"
+    for data, options, warns in (
+        (day, {}, True),
+        (dataset.filter(f"date == '{last:%Y-%m-%d}'"), {}, True),
+        (past[past["date"] >= last - pd.Timedelta("1D")], {}, False),
+        (dataset, {"rows": f"date == '{last:%Y-%m-%d}'"}, False),
+        (day, {"history": past[past["date"] < last]}, False),
+        (day[:0], {}, False),
+    ):
+        for steps in ([], [T.Filter("store != '?'"), T.Filter(f"store == '{day['store'].iloc[0]}'", when="always")]):
+            filtered = gp.Pipeline([*steps, T.Lag("sales", **BY_STORE)]).fit(past)
+            caplog.clear()
+            filtered.transform(data, **options)
+            assert (warning in caplog.text) == warns
