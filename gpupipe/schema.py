@@ -84,7 +84,8 @@ def suggest_times(name: str, dtype: str, expression: str = "") -> str:
     seconds = f"({expression})" if expression else refer_to(name)
     seconds = f"int({seconds} * 1000000)" if dtype in FLOATS else f"{seconds} * 1000000"
     condition = "if it holds seconds since 1970 (* 1000 of milliseconds; a cast reads microseconds)"
-    return f"T.Derive({arguments({name: seconds})}) {condition}, then {write_cast(name, 'timestamp')} before"
+    remedy = f"T.Derive({arguments({name: seconds})}) {condition}, then {write_cast(name, 'timestamp')} before"
+    return remedy if expression else f"{remedy}; {write_time_formats(name, 'digits like 20240131', '%Y%m%d')}"
 
 
 def require_no_nul(name: str, within: str) -> None:
@@ -319,6 +320,10 @@ class Schema(Answering):
         new = {item.name: item for item in fields}
         existing_fields = [new.pop(item.name, item) for item in self.fields]
         return Schema([*existing_fields, *new.values()])
+
+    def with_statistics(self, other: Schema) -> Schema:
+        """Return these columns with the statistics of the fit that another schema knows."""
+        return Schema(self.fields, other.ranges, other.edges, other.num_rows)
 
     def with_units(self, units: Mapping[str, str]) -> Schema:
         """Return the schema with units of columns' numbers, by column name; `ColumnNotFound` where one is not there."""

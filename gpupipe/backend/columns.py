@@ -39,6 +39,7 @@ from gpupipe.schema import (
     get_element_dtype,
     is_passenger,
     suggest_conversion,
+    suggest_times,
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
@@ -519,7 +520,8 @@ def one_key_type(left: Field, right: Field) -> str:
     """Suggest which columns to cast, or make, so that the keys of a join are of one type, for an error's remedy."""
     numbers = {*INTEGERS, *FLOATS}
     if "timestamp" in (left.dtype, right.dtype) and numbers & {left.dtype, right.dtype}:
-        return f"pd.to_datetime(frame[{left.name!r}], unit='s') of the numbers, or whichever unit they are in"
+        number = right if left.dtype == "timestamp" else left
+        return f"times in place of numbers: {suggest_times(number.name, number.dtype)}"
     if (dtype := shared_key_type(left, right)) is None:
         return "another key, or one of plain values made in both tables before the join"
     targets = numbers if dtype in numbers else {dtype}
@@ -609,6 +611,9 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
     problem = f"{left.name!r} is {left.dtype} on the left and {right.name!r} {right.dtype} on the right"
     expected = "times on both sides, or numbers of which one type holds both"
     remedy = f"T.Cast({{{right.name!r}: {left.dtype!r}}}) on the right before it"
+    if "timestamp" in both:  # numbers may be microseconds, seconds, or digits of a date
+        number, side = (right, "right") if left.dtype == "timestamp" else (left, "left")
+        remedy = f"times on the {side}: {suggest_times(number.name, number.dtype)}"
     raise SchemaMismatch(where, problem, expected=expected, remedy=remedy)
 
 

@@ -162,14 +162,14 @@ class Pipeline(Answering):
 
         `outputs` are the features' fields, where they are computed of these columns already.
         """
-        source = Schema((item.as_origin() for item in source), source.ranges, source.edges, source.num_rows)
+        source = Schema(item.as_origin() for item in source).with_statistics(source)
         self._source, self._bound = source, {}
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             for label in self.features._labels:  # one named by a column of the fit stays one
                 label.bind(self._after)
             schema = self.features._output_schema(schema, outputs or self.features._output_fields(schema))
-        self._schema = Schema(schema, statistics.ranges, statistics.edges, statistics.num_rows)
+        self._schema = schema.with_statistics(statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_bound": {}}
@@ -365,7 +365,10 @@ class Pipeline(Answering):
         state, unchanged = list_state(self.steps, self.features, source)
         key = (names, *options.items(), unchanged)
         try:
-            entry = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
+            entry = self._bound.get(key)
+            if entry is None:
+                entry = state, BoundPipeline(self.steps, self.features, source, names, **options)
+                entry[1].schema = entry[1].schema.with_statistics(self.schema)  # networks are sized by it, too
         except ColumnNotFound as error:
             if error.column in map(str, columns):  # a number or the like, where the fit had its text
                 check_names(columns)

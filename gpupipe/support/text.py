@@ -44,11 +44,11 @@ def write_cast(column: str, dtype: str, expression: str = "") -> str:
     return f"{derived}T.Cast({{{column!r}: {dtype!r}}})"
 
 
-def write_time_formats(column: str) -> str:
+def write_time_formats(column: str, texts: str = "other text", form: str = "%m/%d/%Y") -> str:
     """Write the calls that parse a column of text which is not in ISO 8601, for an error that knows no text of it."""
-    form = "'%m/%d/%Y'"
+    form = repr(form)
     read = f"gp.read_csv(..., timestamp_formats={{{column!r}: {form}}})"
-    return f"of other text {read}, or pd.to_datetime(frame[{column!r}], format={form}), in the format that it has"
+    return f"of {texts} {read}, or pd.to_datetime(frame[{column!r}], format={form}), in the format that it has"
 
 
 def escape_line(text: str) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from gpupipe.backend import Backend, Frame
+from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.cast import Losses, cast_column, require_castable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions.derivation import Derivation
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, is_passenger
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, is_passenger, suggest_times
 from gpupipe.support.validation import as_list, check_choice, check_dtypes, check_instance, check_names
 from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
+
+_log = logging.getLogger("gpupipe")
+_YEAR_US = 365 * 24 * 3600 * 1_000_000
 
 
 class Select(ColumnwiseTransform):
@@ -113,9 +118,10 @@ class Cast(ColumnwiseTransform):
     Strings are parsed, numbers are written out as text, and so are times, with all six digits of their fraction and,
     where they have a zone, local and with its offset; dates without a time. Times as `"timestamp"` keep their zone, and
     dates become times. Between times and int64, the integers are microseconds since 1970: seconds are multiplied by
-    1000000 before, `Derive(at="at * 1000000")`. A decimal becomes the nearest float, an integer where it is whole, or
-    text; a duration or a time of day float64 seconds or int64 microseconds. A fraction is no integer; an integer beyond
-    2**53 is a float64 (beyond 2**24 a float32) only where that holds it exactly; nothing becomes infinite.
+    1000000 before, `Derive(at="at * 1000000")`, and integers that are all too small are warned of. A decimal becomes
+    the nearest float, an integer where it is whole, or text; a duration or a time of day float64 seconds or int64
+    microseconds. A fraction is no integer; an integer beyond 2**53 is a float64 (beyond 2**24 a float32) only where
+    that holds it exactly; nothing becomes infinite.
 
     Memory: one new column per cast, and as much while values are checked.
 
@@ -161,9 +167,30 @@ class Cast(ColumnwiseTransform):
             if name in outputs:
                 losses = Losses() if self.errors == "coerce" else None
                 column, written_as = backend.column(frame, name), schema[name].written_as
+                if (column.dtype, dtype) == ("int64", "timestamp") and _are_of_1970(column, backend):
+                    _warn_of_units(name)
                 columns[name] = cast_column(column, dtype, name, backend, written_as=written_as, losses=losses)
                 counts[name] += losses.count if losses else 0
         return backend.assign(frame, columns), counts
+
+
+def _are_of_1970(column: Column, backend: Backend) -> bool:
+    """Return whether integers are too small for microseconds since 1970: seconds and milliseconds are, and dates.
+
+    A day of 2024 is 20240131, 1706659200 seconds or 1706659200000 milliseconds; all three are microseconds of 1970.
+    """
+    missing = column.missing(backend.xp)
+    values = column.data if missing is None else column.data[~missing]
+    return len(values) > 0 and 0 < int(values.max()) < _YEAR_US and int(values.min()) > -_YEAR_US
+
+
+@cache
+def _warn_of_units(name: str) -> None:
+    _log.warning(
+        "Cast: as microseconds since 1970 the integers of column %r are times of 1970; %s",
+        name,
+        suggest_times(name, "int64"),
+    )
 
 
 class Derive(Transform):

@@ -39,6 +39,7 @@ from gpupipe.backend.columns import (
 )
 from gpupipe.backend.dictionaries import make_dictionary, parse_values, value_type
 from gpupipe.backend.kernels import sort_unique
+from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field
 
 
@@ -80,6 +81,18 @@ def test_both_sides_of_an_as_of_join_have_one_order(
 ) -> None:
     assert order_dtype(Field("t", left), Field("t", right), "join_asof") == dtype
     assert convert_distance(distance, dtype, "join_asof(tolerance=)") == converted
+
+
+@pytest.mark.parametrize(("left", "right", "side"), [("timestamp", "int64", "right"), ("int32", "timestamp", "left")])
+def test_numbers_beside_times_may_be_seconds_or_digits(left: str, right: str, side: str) -> None:
+    number = {"left": "l", "right": "r"}[side]
+    with pytest.raises(SchemaMismatch) as caught:
+        order_dtype(Field("l", left), Field("r", right), "join_asof")
+    assert caught.value.remedy.startswith(f"times on the {side}: T.Derive({number}='{number} * 1000000') if it holds")
+    assert f"digits like 20240131 gp.read_csv(..., timestamp_formats={{'{number}': '%Y%m%d'}})" in caught.value.remedy
+    assert one_key_type(Field("l", left), Field("r", right)).startswith(
+        f"times in place of numbers: T.Derive({number}="
+    )
 
 
 def test_types_and_their_text() -> None:

@@ -62,6 +62,19 @@ def arrays(loader: Any) -> tuple[Any, Any, Any]:
     return np.hstack([block.numeric.numpy(), one_hot]), block.target.numpy(), weight
 
 
+def test_a_model_is_made_by_what_the_fit_knows_of_the_rows() -> None:
+    """The choice of `gp.models.auto` goes by their number, and networks embed numbers by the edges of their bins."""
+    train, valid, pipeline = loaders("y > 0")
+    assert train.schema.edges.keys() == {"a", "b"} and train.schema.edges == pipeline.schema.edges
+
+    def make(schema: gp.Schema) -> MLP:
+        assert (schema.num_rows, schema.edges, schema.ranges) == (600, pipeline.schema.edges, pipeline.schema.ranges)
+        assert type(gp.models.auto(schema)) is type(gp.models.auto(pipeline.schema)) is gp.models.TabM
+        return MLP.from_schema(schema, hidden=(4,))
+
+    assert gp.compare(train, valid, ["linear", make])["MLP"]["auc"] > 0.5
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_linear_model_is_scikit_learns_by_hand(weighted: bool) -> None:
     train, valid, _ = loaders("y > 0", **({"weight": "weight"} if weighted else {}))

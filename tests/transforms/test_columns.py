@@ -59,6 +59,31 @@ def test_casts_keep_what_is_missing(frame: pd.DataFrame) -> None:
     assert cast["t"].fillna("-").tolist() == ["2013-01-01 05:00:00.000000", "-", "2013-01-02 00:00:00.000000"]
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "warns"),
+    [
+        ("day", [20240131, 20240201], True),
+        ("month", [202401, 202402, None], True),
+        ("seconds", [1706659200, 0], True),
+        ("milliseconds", [1706659200000], True),
+        ("microseconds", [1706659200000000], False),
+        ("some", [5, 1706659200000000], False),
+        ("none", [None, None], False),
+        ("zero", [0, 0], False),
+    ],
+)
+def test_integers_that_are_no_microseconds_are_told(
+    name: str, values: list[int | None], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = gp.from_frame(pd.DataFrame({name: pd.array(values, "Int64")}), num_partitions=len(values) if warns else 1)
+    gp.Pipeline([T.Cast({name: "timestamp"})]).fit(data).transform(data).compute()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == warns
+    if warns:
+        assert f"the integers of column '{name}' are times of 1970; T.Derive(" in warnings[0]
+        assert f"timestamp_formats={{'{name}': '%Y%m%d'}}" in warnings[0]
+
+
 def test_strings_become_times_and_numbers() -> None:
     frame = pd.DataFrame({"t": ["2013-01-01", None], "f": [" 1.5", None]})
     cast = T.Cast({"t": "timestamp", "f": "float32"}).transform(frame)

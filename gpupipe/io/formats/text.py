@@ -27,7 +27,7 @@ from gpupipe.io.relational.text_file import BLOCK_BYTES, Column, TextFile, open_
 from gpupipe.io.relational.time_formats import DIRECTIVE, TimeFormats, explain_format
 from gpupipe.io.stores import Input, PathLike, Paths, StorageOptions, find_files
 from gpupipe.progress import Progress
-from gpupipe.schema import DTYPES, LISTS
+from gpupipe.schema import DTYPES, LISTS, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.forks import require_threads
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
@@ -435,6 +435,10 @@ class _JsonParser(_Parser):
     _first = ""
     _left_out: Mapping[str, pa.DataType] = {}
 
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
+        self._gaps: set[str] = set()  # the columns without a value in some file
+
     def _parse(self, input_file: Input) -> ParquetFile:
         with open_text(input_file, self._spool.folder, "JSON") as text:
             file = JsonFile(
@@ -457,8 +461,19 @@ class _JsonParser(_Parser):
             self._policy.leave_out(
                 input_file.path, dict.fromkeys(file.new, "key"), f"the first rows of {first} do not have it"
             )
+            self._note_gaps(parquet_file, file.new, input_file.path)
         self._first, self._columns = first, columns
         return parquet_file
+
+    def _note_gaps(self, parquet_file: ParquetFile, new_keys: Collection[str], path: str) -> None:
+        """Note the columns without a value in a file, each once: its lines may have them under another key."""
+        num_rows = sum(parquet_file.group_rows)
+        known = [name for name, column in self._columns.items() if not pa.types.is_null(column.kind)]
+        for name in known if num_rows else ():
+            if name not in self._gaps and parquet_file.null_count(name) == num_rows:
+                self._gaps.add(name)
+                keys = f"; new keys are {shorten_list(new_keys)}" if new_keys else ""
+                self._policy.adapt(path, f"no line has a value of {name!r}, which is missing throughout{keys}")
 
     def _infer(self, file: JsonFile, input_file: Input) -> dict[str, Column]:
         columns = file.infer(self._dtypes)

@@ -273,6 +273,21 @@ def test_files_of_one_table(tmp_path: Path) -> None:
     assert (values(kept, "a"), [note.file for note in kept.rejected]) == ([1], [str(two)])
 
 
+def test_a_file_without_any_value_of_a_key_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A key that was renamed is a column of missing values from then on, as one that is written in few lines."""
+    for number, lines in enumerate(
+        ['{"id": 1, "temp": 1.5}', '{"id": 2, "temperature": 1.5}', '{"id": 3}', '{"id": 4}\n{"id": 5, "temp": 2.5}']
+    ):
+        (tmp_path / f"{number}.jsonl").write_text(lines + "\n")
+    frame = gp.read_json(tmp_path).compute()
+    assert frame["id"].tolist() == [1, 2, 3, 4, 5] and frame["temp"].isna().tolist() == [False, True, True, True, False]
+    (warning,) = [record.getMessage() for record in caplog.records if "no line has" in record.getMessage()]
+    assert "1.jsonl: cast, no line has a value of 'temp', which is missing throughout; new keys are temp" in warning
+    caplog.clear()
+    gp.read_json([tmp_path / "0.jsonl", tmp_path / "3.jsonl"])
+    assert "no line has" not in caplog.text
+
+
 def test_types_come_from_the_first_file_with_a_value(tmp_path: Path) -> None:
     write(tmp_path / "1.jsonl", {"n": 1, "s": None, "t": None})
     write(tmp_path / "2.jsonl", {"n": 2, "s": "x"}, {"n": 3, "t": "2013-01-01"})
