@@ -146,29 +146,28 @@ class Periodic:
 class PiecewiseLinear:
     """Piecewise linear encoding: 1 for the bins below a number, a fraction for its own, 0 for those above.
 
-    Beyond the outer `edges` (for each number its bins', ascending; fewer than two for a constant) the first and the
-    last bin go on in a straight line. `dim` is D.
+    `edges` are for each number its bins', ascending; fewer than two for a constant, and None for one that goes in as it
+    is. A number beyond the outer ones counts as the nearest of them, as for trees; the paper has a straight line there,
+    of a bin as narrow as a year in fifty, and years after those of the fit took predictions far away. `dim` is D.
     """
 
     kind: ClassVar[str] = "piecewise-linear"
-    edges: Sequence[Sequence[float]]
+    edges: Sequence[Sequence[float] | None]
     dim: int = 16
 
     def __post_init__(self) -> None:
         check_integer(self, "[1, inf)", dim=self.dim)
-        for each in self.edges if validation.is_sequence(self.edges) else [None]:
-            numbers: Any = each if validation.is_sequence(each) else [None]
-            if not all(map(is_number, numbers)) or any(a >= b for a, b in itertools.pairwise(numbers)):
-                remedy = "PiecewiseLinear.from_schema(pipeline.schema)"
-                raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", remedy)
+        if not validation.is_sequence(self.edges) or not all(each is None or _ascend(each) for each in self.edges):
+            remedy = "PiecewiseLinear.from_schema(pipeline.schema)"
+            raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", remedy)
 
     @classmethod
     def from_schema(cls, schema: Schema, *, dim: int = 16) -> Self:
         """Take the edges that a pipeline's fit computed for its numeric features (see `Schema.edges`).
 
-        A feature without edges (of a list, or of a pipeline with more than 256 numbers) keeps one bin: a straight line.
+        A feature without edges (of a list, or of a pipeline with more than 256 numbers) goes in as it is.
         """
-        return cls([schema.edges.get(item.name, (0.0, 1.0)) for item in schema.numeric], dim)
+        return cls([schema.edges.get(item.name) for item in schema.numeric], dim)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
         """Build the layer; raise `BadConfig` for edges of another number of features."""
@@ -180,7 +179,13 @@ class PiecewiseLinear:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return {"kind": self.kind, "edges": [[float(edge) for edge in each] for each in self.edges], "dim": self.dim}
+        edges = [None if each is None else [float(edge) for edge in each] for each in self.edges]
+        return {"kind": self.kind, "edges": edges, "dim": self.dim}
+
+
+def _ascend(edges: Any) -> bool:
+    is_numbers = validation.is_sequence(edges) and all(map(is_number, edges))
+    return is_numbers and all(low < high for low, high in itertools.pairwise(edges))
 
 
 Numbers: TypeAlias = Periodic | PiecewiseLinear
@@ -217,17 +222,18 @@ class _Bins(NumericEmbedding):
     """Of each number's bins the lower edge, 1 / width, and the least and the largest value: 4 x F x T."""
 
     def __init__(self, num_features: int, settings: PiecewiseLinear, generator: torch.Generator) -> None:
-        counts = [max(len(each) - 1, 0) for each in settings.edges]
+        counts = [1 if each is None else max(len(each) - 1, 0) for each in settings.edges]
         width = max(counts, default=0)
         super().__init__(num_features, width, settings.dim, generator)
         # A number of fewer bins has empty ones behind its own: (x - 0) * 0 = 0, clamped to 0.
         bins = torch.zeros(4, num_features, width, dtype=torch.float64, device="cpu")
         lower, inverse, least, most = bins
         for row, (each, count) in enumerate(zip(settings.edges, counts, strict=True)):
-            if count:
+            if each is None:
+                inverse[row, 0], least[row, 0], most[row, 0] = 1, -math.inf, math.inf
+            elif count:
                 edges = torch.tensor(each, dtype=torch.float64, device="cpu")
                 lower[row, :count], inverse[row, :count], most[row, :count] = edges[:-1], 1 / edges.diff(), 1
-                least[row, 0], most[row, count - 1] = -math.inf, math.inf
         self.register_buffer("bins", bins.float(), persistent=False)
 
     def encode(self, numbers: Tensor) -> Tensor:

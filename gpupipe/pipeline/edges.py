@@ -47,6 +47,19 @@ def compute_bin_edges(values: Any, num_bins: int = NUM_BINS) -> tuple[float, ...
     return tuple(edges[np.isfinite(edges)].tolist())
 
 
+def extend_edges(edges: tuple[float, ...], ends: tuple[float, float] | None) -> tuple[float, ...]:
+    """Add bins from the outer edges, which are of a sample, to the least and the greatest value of all rows, if known.
+
+    Example:
+        >>> extend_edges((0.0, 1.0, 4.0), (0.0, 9.0))
+        (0.0, 1.0, 4.0, 9.0)
+    """
+    if not edges or ends is None:
+        return edges
+    low, high = np.asarray(ends).astype(np.float32).tolist()
+    return (*((low,) if low < edges[0] else ()), *edges, *((high,) if high > edges[-1] else ()))
+
+
 @dataclass(frozen=True)
 class SampledRows:
     """Sampled rows of the columns that numeric features are computed from, on the host: a mergeable summary.

@@ -19,7 +19,7 @@ from gpupipe.monitoring.profile import Profiles, Sample
 from gpupipe.monitoring.reports import ExpectationReport
 from gpupipe.pipeline.bound_pipeline import select_rows
 from gpupipe.pipeline.column_stats import ColumnStats, build_profiles, collect_stats, compute_ranges
-from gpupipe.pipeline.edges import compute_edges, list_sampled_columns
+from gpupipe.pipeline.edges import compute_edges, extend_edges, list_sampled_columns
 from gpupipe.pipeline.feature_group import GroupFields
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_report import FitReport, StepReport
@@ -216,10 +216,11 @@ class PipelineFit:
         uses = ColumnUses.of(features, self.schema)
         stats, unscaled = collect_stats(summaries, uses), {*uses.unscaled}.difference(uses.numbers)
         rows, sample = summaries["sampled rows"], summaries["sample"]
-        self.edges = compute_edges(features, self.schema, rows, sample, self.backend)  # profiles may sort the sample
+        edges = compute_edges(features, self.schema, rows, sample, self.backend)  # profiles may sort the sample
         self.profiles = build_profiles(summaries, stats, uses)
         self.stats = {name: stat for name, stat in stats.items() if name not in unscaled}
         self.ranges = compute_ranges(self.outputs, self.schema, self.stats)
+        self.edges = {name: extend_edges(each, self.ranges.get(name)) for name, each in edges.items()}
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         columns = {item.name: item for item in self.schema if item.name in self.stats}
         same = [item.name for item in self.source if item == columns.get(item.name)]

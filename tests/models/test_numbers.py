@@ -13,18 +13,19 @@ from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, DCNv2, MultiTask, Periodic, PiecewiseLinear, ResNet
 from gpupipe.models.embeddings import parse_numbers
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.tensors import Batch
 from tests.raising import raises
 
 
 def by_hand(x: float, edges: list[float]) -> list[float]:
-    """Equation 1 of the paper: e_t of T bins b_0 .. b_T."""
+    """Equation 1 of the paper: e_t of T bins b_0 .. b_T; beyond them all are 0, or 1."""
     bins = len(edges) - 1
     values = []
     for t in range(1, bins + 1):
         low, high = edges[t - 1], edges[t]
-        if x < low and t > 1:
+        if x < low:
             values.append(0.0)
-        elif x >= high and t < bins:
+        elif x >= high:
             values.append(1.0)
         else:
             values.append((x - low) / (high - low))
@@ -75,7 +76,7 @@ def test_edges_come_from_the_schema() -> None:
     fields = [Field(name, "float32", role=Role.FEATURE) for name in ("x", "constant", "unseen")]
     schema = Schema(fields, edges={"x": (0.0, 1.0, 4.0), "constant": (7.0,)})
     numbers = PiecewiseLinear.from_schema(schema, dim=3)
-    assert numbers.edges == [(0.0, 1.0, 4.0), (7.0,), (0.0, 1.0)] and numbers.dim == 3
+    assert numbers.edges == [(0.0, 1.0, 4.0), (7.0,), None] and numbers.dim == 3
     encoded = numbers.build(3, torch.Generator()).encode(torch.tensor([[2.5, 7.0, 2.5]]))
     assert encoded[0].tolist() == [[1.0, 0.5], [0.0, 0.0], [2.5, 0.0]]
 
@@ -92,6 +93,14 @@ def test_numbers_are_embedded_by_default(network: type[MLP]) -> None:
     assert network.from_schema(wide).numbers is None
 
 
+def test_a_number_beyond_those_of_the_fit_counts_as_the_nearest() -> None:
+    """Years after those that were learned from are as the last one: a line would go on at the slope of one bin."""
+    fields = [Field("year", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)]
+    model = MLP.from_schema(Schema(fields, edges={"year": (-1.0, 0.5, 1.0)}), hidden=(8,), seed=3)
+    outputs = model(Batch(torch.tensor([[0.5], [1.0], [9.0], [1e6]]), torch.zeros(4, 0, dtype=torch.int32)))
+    assert outputs[0] != outputs[1] and torch.equal(outputs[2:], outputs[1:2].expand(2))
+
+
 def test_no_rows_and_one_number_tell_nothing() -> None:
     model = MLP(2, hidden=(4,), numbers=PiecewiseLinear([[], [3.0]]))
     assert model.numbers is not None
@@ -99,7 +108,7 @@ def test_no_rows_and_one_number_tell_nothing() -> None:
 
 
 def test_settings_go_through_json() -> None:
-    for numbers in (Periodic(dim=5, sigma=0.2), PiecewiseLinear([[0.0, 1.0], []], dim=4)):
+    for numbers in (Periodic(dim=5, sigma=0.2), PiecewiseLinear([[0.0, 1.0], [], None], dim=4)):
         assert parse_numbers(numbers.to_json()) == numbers
 
 
@@ -108,6 +117,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         MLP(3, numbers=PiecewiseLinear([[0.0, 1.0]]))
     with raises(BadConfig, where="PiecewiseLinear(edges=)", got=[[1.0, 0.0]]):
         PiecewiseLinear([[1.0, 0.0]])
+    for edges in (None, 1.0, [1.0], ["01"], [[0.0, None]]):
+        with raises(BadConfig, where="PiecewiseLinear(edges=)", got=edges):
+            PiecewiseLinear(edges)  # type: ignore[arg-type]
     with raises(BadConfig, where="Periodic(sigma=)", got=0.0):
         Periodic(sigma=0.0)
     with raises(BadConfig, where="model(numbers=)", got={"kind": "wavelets"}):

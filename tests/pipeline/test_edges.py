@@ -99,9 +99,13 @@ def test_they_are_the_same_in_any_partitions_and_once_saved(tmp_path: Path) -> N
 
 def test_a_large_table_is_sampled() -> None:
     rows = 200_000
-    data = pd.DataFrame({"x": np.random.default_rng(1).permutation(rows) / rows})
-    edges = gp.Pipeline([], gp.Features((["x"], pre.SimpleImputer()))).fit(data).schema.edges["x"]
-    assert np.array(edges) == pytest.approx(np.linspace(0, 1, 49), abs=0.02)
+    values = np.random.default_rng(1).permutation(rows) / rows
+    values[[50_001, 50_000]] = -3.0, 7.0  # neither is among the rows that are drawn
+    edges = (
+        gp.Pipeline([], gp.Features((["x"], pre.SimpleImputer()))).fit(pd.DataFrame({"x": values})).schema.edges["x"]
+    )
+    assert (edges[0], edges[-1]) == (-3.0, 7.0), "the least and the greatest of all rows"
+    assert np.array(edges[1:-1]) == pytest.approx(np.linspace(0, 1, 49), abs=0.02)
 
 
 def test_infinite_values_and_rows_without_a_target_do_not_count() -> None:
