@@ -468,8 +468,8 @@ class _JsonParser(_Parser):
     def _note_gaps(self, parquet_file: ParquetFile, new_keys: Collection[str], path: str) -> None:
         """Note the columns without a value in a file, each once: its lines may have them under another key."""
         num_rows = sum(parquet_file.group_rows)
-        known = [name for name, column in self._columns.items() if not pa.types.is_null(column.kind)]
-        for name in known if num_rows else ():
+        names = [name for name, column in self._columns.items() if not pa.types.is_null(column.kind)]
+        for name in names if num_rows else ():
             if name not in self._gaps and parquet_file.null_count(name) == num_rows:
                 self._gaps.add(name)
                 keys = f"; new keys are {shorten_list(new_keys)}" if new_keys else ""
