@@ -46,7 +46,7 @@ class GpupipeError(Exception):
     def __init__(self, where: str, problem: str, *, expected: str, remedy: str, got: object = _UNSEEN) -> None:
         self.where, self.problem, self.expected, self.remedy = where, problem, expected, remedy
         self.got = None if got is _UNSEEN else got
-        value = repr(got)
+        value = re.sub(r"\s*\n\s*", " ", repr(got))  # of a frame
         suffix = "" if got is _UNSEEN else f", got {value if len(value) <= _LONGEST else f'{value[: _LONGEST - 3]}...'}"
         text = f"{_escape(where)}: {problem}{suffix}.\nExpected {expected}.\nTry: {remedy}"
         super().__init__("\n".join(map(_escape, text.split("\n"))))

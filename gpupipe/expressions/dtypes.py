@@ -306,6 +306,9 @@ def _suggest_side(node: Node, dtype: str, beside: Node, other: str, source: Sour
         return _suggest_operand("time", beside, other, source)
     if other == "string":
         return f"{str(node.value)!r}, with quotation marks" if is_equality else _cast(beside, source, "float64")
+    if other == "bool":
+        word = str(node.value).capitalize()
+        return f"{word}, without quotation marks" if word in ("True", "False") else "True or False"
     return _without_quotes(node.value) if isinstance(node.value, str) else None
 
 

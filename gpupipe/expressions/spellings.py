@@ -60,6 +60,7 @@ _ELSEWHERE |= {
     "month": "month_name monthname",
 }
 _ELSEWHERE |= {"floor({0}, '1d')": "date normalize", "where({0} > 0, 1, where({0} < 0, -1, {0}))": "sign"}
+_ELSEWHERE |= {"{0}": "total_seconds"}
 _ELSEWHERE |= {
     "floor": "date_trunc datetrunc truncate_time bucket",
     "mean": "avg average",
@@ -74,7 +75,7 @@ _PERIODS |= {"year({0}) * 12 + month({0})": "month", "year({0}) * 4 + quarter({0
 """What tells which day, week or month a time is in: the time it begins, or its number."""
 NOTES = dict.fromkeys(("day_name", "dayname"), ", a number from 0, Monday, to 6, Sunday")
 NOTES |= dict.fromkeys(("month_name", "monthname"), ", a number from 1 to 12")
-NOTES |= {"trunc": " of a number; floor({0}, '1d') of a time"}
+NOTES |= {"total_seconds": ", a difference of times in seconds", "trunc": " of a number; floor({0}, '1d') of a time"}
 """What is said behind the call that is written for another language's, which gives something else."""
 AGGREGATES = {name: name for name in ("mean", "sum", "min", "max", "median", "std", "var", "nunique")}
 AGGREGATES |= {"avg": "mean", "average": "mean", "stddev": "std", "variance": "var"}

@@ -201,6 +201,8 @@ class Reader:
                 return f"where({', '.join(map(self._text, (item.test, item.body, item.orelse)))})"
             case ast.UnaryOp():
                 return self._text(item.operand)
+            case ast.Attribute(ast.BinOp() | ast.Attribute(attr="dt") as value, "days"):
+                return f"({self._text(self._strip_accessor(value))}) // 86400"  # a difference of times is in seconds
             case ast.Attribute(ast.Attribute(value, accessor), name) if accessor in ACCESSORS:
                 return write_call(name, [self._text(value)])
             case ast.Attribute(ast.Name(module), name) if module in MODULES:

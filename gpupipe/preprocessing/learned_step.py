@@ -658,7 +658,8 @@ def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Catego
         if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
             remedy = f"{derive(item.name, 'hour({})', 'hour')} for parts of a time"
             if item.dtype == "string":
-                remedy = of_strings
+                cast = f"T.Cast({{{item.name!r}: 'float64'}}, errors='coerce')"
+                remedy = f"{of_strings}; {cast} before, if it holds numbers"
             elif item.kind == Kind.LIST:
                 remedy = f"{derive(item.name, 'len({})', f'{item.name}_length')} for the number of elements"
             raise SchemaMismatch(column, "not a number", got=item.dtype, expected="numbers or booleans", remedy=remedy)

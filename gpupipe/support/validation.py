@@ -144,6 +144,8 @@ def check_names(owner: object, /, *also: Any, empty: bool = True, **arguments: A
         if not all(isinstance(item, str) for item in names) or len({*names}) < len(names) or not (names or empty):
             are_names = bool(names) and all(isinstance(item, str) for item in names)
             remedy = f"{name}={list(dict.fromkeys(names))!r}" if are_names else None
+            if isinstance(column := getattr(value, "name", None), str):  # of a column of pandas or Polars
+                remedy = f"{name}={column!r}"
             _refuse(owner, {name: value}, "a name, or a list of different ones", also, remedy, example=["..."])
 
 

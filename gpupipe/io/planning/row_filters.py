@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -64,6 +65,8 @@ def comparable(value: Any, item: Field, where: str) -> Any:
         expected, example = "a number", "10"
         if isinstance(value, int | float) and not math.isnan(value):
             return value
+        if isinstance(value, str | date) and (digits := re.match(r"(\d{4})-(\d\d)-(\d\d)", str(value))):
+            example = f"{digits[1]}, if it holds years; at={''.join(digits.groups())}, if it holds dates as digits"
     problem, remedy = f"column {item.name!r} is {item.dtype}", f"at={example}"
     raise BadConfig(where, problem, got=value, expected=expected, remedy=remedy)
 

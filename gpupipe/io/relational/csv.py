@@ -233,6 +233,10 @@ class CsvFile(TextFile):
             remedy = f"its format beside {', '.join(own_formats)}, or dtypes={{{name!r}: 'string'}} in their place"
         if pa.types.is_timestamp(kind) and has_offset(value) != (kind.tz is not None):
             remedy = f"dtypes={{{name!r}: 'string'}}: times with and without an offset are of two kinds"
+        if pa.types.is_timestamp(kind) and value[:1].isspace() and list_times(value.strip(), own_formats, kind):
+            remedy = (
+                f"timestamp_formats={{{name!r}: {' ' + own_formats[0]!r}}}, which begins with a space as the values do"
+            )
         if not pa.types.is_timestamp(kind):
             suggested = "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"
             if re.fullmatch("-?(0|[1-9][0-9]*)", value) and -(2**63) <= int(value) < 2**64:

@@ -173,6 +173,16 @@ def test_a_file_with_an_offset_beside_one_without_is_offered_text(formats: Any, 
     assert len(gp.read_csv(tmp_path, timestamp_formats=formats, dtypes={"at": "string"})) == 2
 
 
+def test_a_format_is_offered_the_space_that_values_begin_with(tmp_path: Path) -> None:
+    path = tmp_path / "at.csv"
+    path.write_text("day,at\nSat, 22 Apr 2017 15:11:58 -0500\n")
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_csv(path, timestamp_formats={"at": "%d %b %Y %H:%M:%S %z"})
+    formats = eval(caught.value.remedy.removeprefix("timestamp_formats=").partition(", which")[0])
+    at = gp.read_csv(path, timestamp_formats=formats).compute()["at"]
+    assert at.tolist() == [pd.Timestamp("2017-04-22 20:11:58", tz="UTC")]
+
+
 def test_formats_that_fit_no_column_are_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.csv").write_text("at,n\n01/02/2020,1\n")
     gp.read_csv(tmp_path / "a.csv", timestamp_formats="%d.%m.%Y")
