@@ -8,6 +8,8 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
@@ -441,7 +443,7 @@ class Schema(Answering):
         for item in self.fields:
             what = [item.name, item.dtype, item.written_as, str(item.kind), str(item.role or "")]
             ids, nulls = "" if item.cardinality is None else str(item.cardinality), "yes" if item.nullable else "no"
-            ends = " to ".join(f"{end:.6g}" for end in self.ranges.get(item.name, ()))
+            ends = " to ".join(_format_end(end, item.dtype) for end in self.ranges.get(item.name, ()))
             sources = sorted(item.lineage - {item.name})
             listed = ", ".join(sources[:_MOST_SOURCES]) + (" ..." if len(sources) > _MOST_SOURCES else "")
             body.append([*what, ids, nulls, item.units, ends, listed, item.step])
@@ -468,6 +470,11 @@ def shorten_list(words: Iterable[str], most: int = 4) -> str:
 ROW = "⟨row⟩"
 """The column that holds the rows' identities in plans over whole tables; no table may have one of that name."""
 ID = Field(ROW, "uint64", nullable=False)
+
+
+def _format_end(end: float, dtype: str) -> str:
+    is_time = dtype == "timestamp" and abs(end) < 2**63
+    return str(np.datetime64(int(end), "us").astype("datetime64[s]")) if is_time else f"{end:.6g}"
 
 
 def _one_row(run: Sequence[list[str]]) -> list[str]:

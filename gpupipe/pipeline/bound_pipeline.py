@@ -19,7 +19,16 @@ from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.column_types import cast_as_fitted, find_casts, find_values, lacks_values, list_zones
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.transform_plan import TransformPlan
-from gpupipe.pipeline.window_warnings import warn_of_copies, warn_of_cuts, warn_of_no_past, warn_of_overlap
+from gpupipe.pipeline.window_warnings import (
+    find_ends,
+    find_frame_ends,
+    list_orders,
+    warn_of_copies,
+    warn_of_cuts,
+    warn_of_later_rows,
+    warn_of_no_past,
+    warn_of_overlap,
+)
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.origins import Origin, Origins, trace
 from gpupipe.support.validation import check_name
@@ -66,7 +75,7 @@ class BoundPipeline:
         counting: bool = False,
         history: AbstractSet[str] | None = None,
     ) -> None:
-        past = (history or frozenset()) - {*names}
+        past, self._fit_ends = (history or frozenset()) - {*names}, source.ranges
         source = source.assign(replace(source[name], nullable=True) for name in source.names if name in past)
         after, data_columns, target = None, set(names), None if features is None else features.target
         if features is not None:
@@ -98,6 +107,7 @@ class BoundPipeline:
                 offer = f"history=, a table of earlier rows with {name!r}, beside the data" if is_past else None
                 raise ColumnNotFound.among("the data", name, names, offer, source.names)
         self._source = source.select(self.reads)
+        self._orders = [name for name in list_orders(self.plan.window_steps, self._source) if name in self._fit_ends]
 
     def _check_history(self, names: AbstractSet[str], other_names: Sequence[str]) -> None:
         if not self.plan.window_steps:
@@ -147,10 +157,14 @@ class BoundPipeline:
         select_rows(data, rows)  # before anything is computed for nothing
         if history is None:
             self.plan = self.plan.replace(casts=self._find_casts(data))
-            warn_of_cuts(self.plan.window_steps, data)
+            steps, orders = self.plan.window_steps, [name for name in self._orders if name in data.schema]
+            is_blind = warn_of_cuts(steps, data) or (
+                bool(orders) and warn_of_later_rows(steps, self._fit_ends, find_ends(data, orders, backend))
+            )
             self.plan, data = self.plan.attach_window_columns(data, backend, counts_ties=counts_ties)
             data = data if rows is None else data.filter(rows)
-            warn_of_no_past(self.plan.window_steps, self.plan.side_columns, data, has_history=False)
+            if not is_blind:
+                warn_of_no_past(self.plan.window_steps, self.plan.side_columns, data, has_history=False)
             return data
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
@@ -236,6 +250,7 @@ class BoundPipeline:
             column = owner.column(coded, name)
             return None if lacks_values(column, owner) else column
 
+        warn_of_later_rows(self.plan.window_steps, self._fit_ends, find_frame_ends(coded, self._orders, owner))
         casts = find_casts(self._source, owner.dtypes(coded), list_zones(times), find_column)
         self.plan = self.plan.replace(casts=casts)
         return coded, None

@@ -45,7 +45,7 @@ from gpupipe.pipeline.plan import (
 )
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.pipeline.transform_plan import TransformPlan
-from gpupipe.pipeline.window_warnings import warn_of_cuts
+from gpupipe.pipeline.window_warnings import find_ends, list_orders, warn_of_cuts
 from gpupipe.schema import Kind, Schema, shorten_list
 from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_count
@@ -77,6 +77,7 @@ class PipelineFit:
         self.profiles = Profiles(Sample(), {}, {})
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
+        self._order_ends: dict[str, tuple[float, float]] = {}  # of all rows of the data, which windows see
         self.edges: dict[str, tuple[float, ...]] = {}
         self.outputs: GroupFields = ()
         self.report = FitReport(rejected=dataset.rejected)
@@ -118,6 +119,8 @@ class PipelineFit:
         columns = collect_columns(later, features, self.schema).union(self._unscaled)
         whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
         warn_of_cuts(whole.window_steps, dataset)
+        if orders := list_orders(whole.window_steps, self.source):
+            self._order_ends = find_ends(dataset, orders, self.backend)
         whole, self.dataset = whole.attach_window_columns(dataset, self.backend, counts_ties=True)
         self._check_ties(features, whole)
         self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)
@@ -225,7 +228,8 @@ class PipelineFit:
         columns = {item.name: item for item in self.schema if item.name in self.stats}
         same = [item.name for item in self.source if item == columns.get(item.name)]
         ends = {name: self.stats[name].range for name in same}
-        self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
+        seen_ends = {name: pair for name, pair in ends.items() if pair is not None}
+        self.source = Schema(self.source, seen_ends | self._order_ends)
         self._warn_of_float32(stats)
         for line in _list_uninformative(features, self.stats, summaries["described"]):
             self._note(line, logging.WARNING)

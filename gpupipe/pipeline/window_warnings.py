@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
-from gpupipe.backend import select
+from gpupipe.backend import Backend, Frame, select
 from gpupipe.cluster.executor import get_executor
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.io.relational.side_columns import SideColumns
@@ -22,7 +22,61 @@ WindowSteps = Mapping[int, tuple[WholeTableTransform, Schema, list[str]]]
 _MOST_WITHOUT_PAST = 0.1  # of the rows, those of new keys
 
 
-def warn_of_cuts(steps: WindowSteps, dataset: Dataset) -> None:
+def list_orders(steps: WindowSteps, source: Schema) -> list[str]:
+    """List the columns of the source by whose values windows order rows."""
+    orders = {step.order[0]: schema for step, schema, _ in steps.values() if step.order}
+    kinds = (*INTEGERS, *FLOATS, "timestamp")
+    return [
+        name
+        for name, schema in orders.items()
+        if name in source and source[name].dtype in kinds and schema[name] == source[name]
+    ]
+
+
+def find_ends(dataset: Dataset, names: Sequence[str], backend: str) -> dict[str, tuple[float, float]]:
+    """Find the least and the greatest value of columns of numbers and times, those in microseconds; in one pass."""
+    ends: dict[str, tuple[float, float]] = {}
+    with closing(run_partitions(partial(_find_part_ends, names, backend), dataset, backend, "windows")) as parts:
+        for part in parts:
+            for name, (low, high) in part.items():
+                ends[name] = min(low, ends.get(name, (low, high))[0]), max(high, ends.get(name, (low, high))[1])
+    return ends
+
+
+def _find_part_ends(names: Sequence[str], backend_name: str, part: Dataset) -> dict[str, tuple[float, float]]:
+    backend, (partition,) = select(backend_name), part.partitions
+    return find_frame_ends(part.read(partition, names, backend), names, backend)
+
+
+def find_frame_ends(frame: Frame, names: Sequence[str], backend: Backend) -> dict[str, tuple[float, float]]:
+    """Find the least and the greatest value of columns of a coded frame, of those that have values."""
+    ends: dict[str, tuple[float, float]] = {}
+    for name in names:
+        column = backend.column(frame, name)
+        missing = column.missing(backend.xp)
+        values = column.data if missing is None else column.data[~missing]
+        if len(values):
+            ends[name] = values.min().item(), values.max().item()
+    return ends
+
+
+def warn_of_later_rows(
+    steps: WindowSteps, fit_ends: Mapping[str, tuple[float, float]], ends: Mapping[str, tuple[float, float]]
+) -> bool:
+    """Warn of windows that see rows later than all of the fit, whose rows they would see in `history=`."""
+    later = {name for name, (low, _) in ends.items() if name in fit_ends and low > fit_ends[name][1]}
+    blind = [step.class_name for step, *_ in steps.values() if step.order and step.order[0] in later]
+    if blind:
+        _log.warning(
+            "%s: all rows of the data are after those of the fit, by %s, and see none of them; history= takes the rows "
+            "before the data",
+            shorten_list(dict.fromkeys(blind)),
+            shorten_list(sorted(later)),
+        )
+    return bool(blind)
+
+
+def warn_of_cuts(steps: WindowSteps, dataset: Dataset) -> bool:
     """Warn of window steps that look at a part of a table without the rows before it."""
     blind = [step.class_name for step, *_ in steps.values() if dataset.cuts_history(step.keys)]
     if blind:
@@ -31,6 +85,7 @@ def warn_of_cuts(steps: WindowSteps, dataset: Dataset) -> None:
             "part as a condition, fit(data, rows=\"date < '2024-06-01'\"), or the rows before it as history=",
             shorten_list(dict.fromkeys(blind)),
         )
+    return bool(blind)
 
 
 def warn_of_overlap(steps: WindowSteps, history: Dataset, data: Dataset, tables: tuple[Dataset, Dataset]) -> None:
@@ -140,10 +195,5 @@ def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
     """Return whether all times of the history are before all of the data; False where the order is of other values."""
     if any(time not in table.schema or table.schema[time].kind != Kind.TIME for table in (history, data)):
         return False
-    ends = []
-    for table in (history, data):
-        backend = select(table.backend)
-        columns = [backend.column(table.read(part, [time], backend), time) for part in table.partitions]
-        values = [column.data if column.valid is None else column.data[column.valid] for column in columns]
-        ends.append([(int(part.min()), int(part.max())) for part in values if len(part)])
-    return not all(ends) or max(high for _, high in ends[0]) < min(low for low, _ in ends[1])
+    past, rows = (find_ends(table, [time], get_executor().resolve(table.backend)) for table in (history, data))
+    return not past or not rows or past[time][1] < rows[time][0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from tests.pipeline.daily_sales import BY_STORE, make_sales
 
@@ -85,3 +88,36 @@ def test_rows_without_those_before_them_are_told(caplog: pytest.LogCaptureFixtur
             caplog.clear()
             filtered.transform(data, **options)
             assert (warning in caplog.text) == warns
+
+
+@pytest.mark.parametrize("step", [T.CumulativeCount("store", order_by="date"), T.Lag("promo", **BY_STORE)])
+def test_rows_after_those_of_the_fit_without_a_history_are_told(
+    step: T.Transform, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counts begin at 0 again, and the lags of all days but the first have a value: nothing else would say so."""
+    past, tomorrow = make_sales()
+    (name,) = set(gp.Pipeline([step]).fit_transform(past)) - set(past)
+    features = gp.Features((["promo", name], pre.SimpleImputer()), target="sales", task="regression")
+    pipeline = gp.Pipeline([step], features).fit(past)
+    gp.save(tmp_path / "run", pipeline)
+    is_late = past["date"] >= "2024-04-01"
+    part = gp.Pipeline([step], features).fit(past, rows="date < '2024-04-01'")
+    for fitted in (pipeline, gp.load(tmp_path / "run", backend="cpu").pipeline):
+        for new, options, warns in (
+            (tomorrow, {}, True),
+            (tomorrow, {"history": past}, False),
+            (past, {}, False),
+            (past[is_late], {}, False),
+            (pd.concat([past, tomorrow]), {"rows": "date > '2024-05-01'"}, False),
+        ):
+            for data in (new, gp.from_frame(new.reset_index(drop=True), num_partitions=3)):
+                caplog.clear()
+                result = fitted.transform(data, **options)
+                assert len(result if isinstance(data, pd.DataFrame) else result.compute())
+                warning = f"{step.class_name}: all rows of the data are after those of the fit, by date"
+                assert (warning in caplog.text) == warns
+    caplog.clear()
+    part.transform(past, rows="date >= '2024-04-01'")  # windows of its fit have seen all rows
+    part.transform(past[is_late])
+    assert "after those of the fit" not in caplog.text
+    assert "2024-01-01T00:00:00 to 2024-04-29T00:00:00" in str(pipeline._source)
