@@ -17,6 +17,7 @@ from gpupipe.io import Dataset
 from gpupipe.io.description.column_description import looks_like_id
 from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
+from gpupipe.support.text import format_count
 from gpupipe.support.text_kinds import explain_texts, parse_amounts
 
 TEXTS_ARE = "its texts are "
@@ -30,6 +31,7 @@ _HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not
 _LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
 _CYCLES = ("dayofyear", "dayofweek", "hour")  # of times
 _WHERE_KNOWN = "{}: is it known before that is?"
+_MOST_EXCEPTIONS, _MOST_OF_OTHERS = 0.01, 0.05  # of the rows, and of those that are not of the largest class
 _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
@@ -123,6 +125,8 @@ def _tell_of_target(column: Column, target: Column | None, num_distinct: int, ba
         return f"each of its values is a range of {{}} {_WHERE_KNOWN}"
     if _decides_by_groups(column, target, backend):
         return "rows alike in it have one {0} {1}: split(by={2}, fraction=0.8) keeps them together"
+    if num_exceptions := _count_exceptions(column, target, backend, has_order=not is_id):
+        return f"it alone tells {{}} but for {format_count(num_exceptions, 'row')} {_WHERE_KNOWN}"
     return ""
 
 
@@ -182,6 +186,49 @@ def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
     return least >= _LEAST_ROWS and least >= _LEAST_DISTINCT * len(pairs.labels)
 
 
+def _count_exceptions(column: Column, target: Column, backend: Backend, *, has_order: bool) -> int:
+    """Count the rows in which a column does not tell the class; 0 where they are more than a few.
+
+    It tells it by being there, by its value where many rows have each, or by being below or above a number; whichever
+    has the fewest exceptions. A date of death, which of the living is the end of the study, tells who has died, but for
+    those who died on its last day.
+    """
+    xp = backend.xp
+    missing, unknown = column.missing(xp), target.missing(xp)
+    known = slice(None) if unknown is None else ~unknown
+    values, labels = (_to_sortable(each.data)[known] for each in (column, target))
+    is_there = xp.ones(len(labels), dtype=bool) if missing is None else ~missing[known]
+    classes = sort_unique(labels, xp)
+    labels = xp.searchsorted(classes, labels)
+    num_others = len(labels) - int(xp.bincount(labels, minlength=1).max())
+    if len(labels) < _MANY_ROWS or num_others < _LEAST_ROWS or _ROWS_EACH * len(classes) > len(labels):
+        return 0
+
+    def count(groups: Array, rows: Array) -> int:
+        """Count the rows that are not of the class that most rows of their group have."""
+        num_pairs = xp.bincount(groups * len(classes) + rows, minlength=len(classes) * (int(groups.max()) + 1))
+        return len(rows) - int(num_pairs.reshape(-1, len(classes)).max(axis=1).sum())
+
+    exceptions, num_absent = [], 0
+    if not bool(is_there.all()):
+        exceptions.append(count(is_there.astype("int64"), labels))
+        num_absent = count(xp.zeros(int((~is_there).sum()), dtype="int64"), labels[~is_there])
+    values, labels_there = values[is_there], labels[is_there]
+    distinct = sort_unique(values, xp)
+    ranks = xp.searchsorted(distinct, values)
+    if len(distinct) > 1 and _ROWS_EACH * len(distinct) <= len(values):
+        exceptions.append(num_absent + count(ranks, labels_there))
+    elif len(distinct) > 1 and len(classes) == 2 and has_order and column.dtype in (*INTEGERS, *FLOATS):
+        # Up to each value the rows of the second class less those of the first: of 1 a, 2 a, 3 b, 4 a, 5 b, 6 b it is
+        # -1, -2, -1, -2, -1, 0. Cut behind the least, 2 of a and 3 of b are right, 3 - (-2), and one row is not.
+        surplus = xp.cumsum(xp.bincount(ranks, weights=2 * labels_there - 1))
+        num_second = int(labels_there.sum())
+        num_right = xp.maximum(num_second - surplus, len(labels_there) - num_second + surplus)
+        exceptions.append(num_absent + len(labels_there) - int(num_right.max()))
+    fewest = min(exceptions, default=0)
+    return fewest if fewest <= min(_MOST_EXCEPTIONS * len(labels), _MOST_OF_OTHERS * num_others) else 0
+
+
 def _to_floats(column: Column, backend: Backend) -> Column | None:
     """Convert numbers, or texts of numbers, percentages or money; None for any other column."""
     if column.dtype in (*INTEGERS, *FLOATS):
@@ -229,14 +276,19 @@ def _is_linear(column: Column, target: Column, xp: ModuleType) -> bool:
 
 
 def _pair_values(column: Column, target: Column, xp: ModuleType) -> tuple[Array, Array]:
-    """Return the values of the rows that have both; booleans as numbers, which searchsorted takes everywhere."""
+    """Return the values of the rows that have both; booleans as numbers."""
     is_present = xp.ones(len(column), dtype=bool)
     for each in (column, target):
         missing = each.missing(xp)
         is_present = is_present if missing is None else is_present & ~missing
     pair = (each.data[is_present] for each in (column, target))
-    values, labels = (data.view("uint8") if data.dtype == bool else data for data in pair)
+    values, labels = map(_to_sortable, pair)
     return values, labels
+
+
+def _to_sortable(data: Array) -> Array:
+    """Return booleans as numbers, which searchsorted takes everywhere."""
+    return data.view("uint8") if data.dtype == bool else data
 
 
 class _Pairs(NamedTuple):

@@ -266,7 +266,7 @@ def test_an_order_that_says_little_of_the_target_is_not_named() -> None:
     trend = (rows**1.5).round()
     for target in (trend, rows > 500, trend > 9000):
         remarks = gp.Features.auto(wages.assign(y=target), target="y").remarks
-        assert not any("alone tells" in remark for remark in remarks), remarks
+        assert not any("alone tells 'y' in" in remark for remark in remarks), remarks
     few = _draw_wages(190)
     assert gp.Features.auto(few.assign(y=few["wage"] > 70), target="y").remarks == []
     rare = _draw_wages()
@@ -288,3 +288,34 @@ def test_a_target_of_counts_is_asked_about() -> None:
     frame = pd.DataFrame({"x": np.arange(60.0), "claims": [0, 1, 2] * 20})
     assert "say task='regression'" in repr(gp.Features.auto(frame, target="claims"))
     assert "task='regression'" not in repr(gp.Features.auto(frame.assign(claims=frame["claims"] > 1), target="claims"))
+
+
+@pytest.mark.parametrize(
+    ("column", "num_exceptions"),
+    [
+        ("end", 7),  # a date of death, or else the last day
+        ("end reversed", 7),
+        ("boat", 12),  # known of the survivors, and of some others
+        ("word", 3),
+        ("noise", 0),
+        ("rare", 0),  # as many as the rows of another class
+    ],
+)
+def test_what_tells_the_class_of_all_but_a_few_rows_is_noted(column: str, num_exceptions: int) -> None:
+    draw, rows = np.random.default_rng(5), 2000
+    dead = np.arange(rows) % 3 == 0
+    end = np.where(dead, draw.integers(0, 900, rows), 1000)
+    end[np.flatnonzero(dead)[:7]] = 1000
+    boat = np.where(dead, None, draw.choice(["3", "C", "14"], rows))
+    boat[np.flatnonzero(dead)[:5]] = "3"
+    boat[np.flatnonzero(~dead)[:7]] = None
+    word = np.where(dead, "lost", "well")
+    word[[10, 20, 40]] = "lost"
+    columns = {"end": end, "end reversed": 1000 - end, "boat": boat, "word": word, "noise": draw.normal(size=rows)}
+    frame = pd.DataFrame({**columns, "rare": np.arange(rows) < 15, "y": np.where(dead, "D", "A")})
+    target = "y" if column != "rare" else "few"
+    frame["few"] = np.where(np.arange(rows) < 30, "x", "z")
+    remarks = gp.Features.auto(frame[[column, target]].sample(frac=1, random_state=0), target=target).remarks
+    said = f"{column}: it alone tells {target!r} but for {num_exceptions} rows in the first 2,000 rows"
+    assert any(remark.startswith(said) for remark in remarks) == (num_exceptions > 0), remarks
+    assert any("alone tells" in remark for remark in remarks) == (num_exceptions > 0), remarks
