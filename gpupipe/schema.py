@@ -8,8 +8,6 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, ClassVar
 
-import numpy as np
-
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
@@ -24,11 +22,13 @@ from gpupipe.support.text import (
     write_cast,
     write_time_formats,
 )
+from gpupipe.support.times import from_microseconds
 from gpupipe.support.validation import as_list
 
 __all__ = ["DTYPES", "FLOATS", "INTEGERS", "LISTS", "Field", "Kind", "Role", "Schema"]
 
 _MANY_FIELDS, _MOST_SOURCES = 60, 8  # for a table of them
+_LARGEST_TIME = 62_000_000_000_000_000  # in microseconds since 1970, that a datetime holds before it and after
 _LEGEND = "ids: 0 missing, 1 unknown or rare, 2.. vocabulary"
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -473,8 +473,9 @@ ID = Field(ROW, "uint64", nullable=False)
 
 
 def _format_end(end: float, dtype: str) -> str:
-    is_time = dtype == "timestamp" and abs(end) < 2**63
-    return str(np.datetime64(int(end), "us").astype("datetime64[s]")) if is_time else f"{end:.6g}"
+    if dtype == "timestamp" and abs(end) < _LARGEST_TIME:
+        return str(from_microseconds(int(end)))
+    return f"{end:.6g}"
 
 
 def _one_row(run: Sequence[list[str]]) -> list[str]:

@@ -195,9 +195,9 @@ def _count_exceptions(column: Column, target: Column, backend: Backend, *, has_o
     """
     xp = backend.xp
     missing, unknown = column.missing(xp), target.missing(xp)
-    known = slice(None) if unknown is None else ~unknown
-    values, labels = (_to_sortable(each.data)[known] for each in (column, target))
-    is_there = xp.ones(len(labels), dtype=bool) if missing is None else ~missing[known]
+    labelled_rows = slice(None) if unknown is None else ~unknown
+    values, labels = (_to_sortable(each.data)[labelled_rows] for each in (column, target))
+    is_there = xp.ones(len(labels), dtype=bool) if missing is None else ~missing[labelled_rows]
     classes = sort_unique(labels, xp)
     labels = xp.searchsorted(classes, labels)
     num_others = len(labels) - int(xp.bincount(labels, minlength=1).max())

@@ -120,4 +120,4 @@ def test_rows_after_those_of_the_fit_without_a_history_are_told(
     part.transform(past, rows="date >= '2024-04-01'")  # windows of its fit have seen all rows
     part.transform(past[is_late])
     assert "after those of the fit" not in caplog.text
-    assert "2024-01-01T00:00:00 to 2024-04-29T00:00:00" in str(pipeline._source)
+    assert "2024-01-01 00:00:00 to 2024-04-29 00:00:00" in str(pipeline._source)
