@@ -95,6 +95,8 @@ def _another_type(
     remedy, is_number = f"the column as {expected} before it is given", expected in (*INTEGERS, *FLOATS)
     if got == "string" and is_number and (steps := _suggest_numbers(name, texts)):
         remedy = steps
+    elif got == "string" and expected == "timestamp" and recognise_texts(texts) == "dates":
+        remedy = suggest_parsing(name, "dates", texts)
     # A cast of pandas makes True of any text.
     elif got == "string" and (expected == "bool" or (is_dataset and (is_number or expected == "timestamp"))):
         arguments = f"{{{name!r}: 'float64'}}, errors='coerce'" if is_number else f"{{{name!r}: {expected!r}}}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -57,3 +58,19 @@ def test_decimals_to_score_have_more_digits_than_those_of_the_fit() -> None:
     wide = frame.astype({"price": pd.ArrowDtype(pa.decimal128(38, 3))})
     again = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), keep=["price"])).fit(wide)
     assert again.transform(fine)["price"][0] == decimal.Decimal("1.125")
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y %H:%M"])
+def test_dates_as_text_are_offered_their_format(form: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"day": pd.date_range("2023-01-01", periods=300), "x": range(300)})
+    pipeline = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), keep=["day"])).fit(frame)
+    texts = frame.assign(day=frame["day"].dt.strftime(form))
+    texts.to_csv(tmp_path / "days.csv", index=False)
+    for data in (gp.read_csv(tmp_path / "days.csv"), texts):
+        with pytest.raises(errors.SchemaMismatch) as caught:
+            pipeline.transform(data)
+        reading, converting = caught.value.remedy.split(", or ")
+        argument = eval(reading.partition("timestamp_formats=")[2].removesuffix(")"))
+        transformed = pipeline.transform(gp.read_csv(tmp_path / "days.csv", timestamp_formats=argument)).compute()
+        assert transformed["day"].tolist() == frame["day"].tolist()
+        assert eval(converting, {"pd": pd, "frame": texts}).tolist() == frame["day"].tolist()
