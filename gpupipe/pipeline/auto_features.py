@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, infer_backend
-from gpupipe.backend.columns import floats, gather
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset
 from gpupipe.io.description.column_description import looks_like_id
+from gpupipe.pipeline.leak_hints import find_element_hint, find_hint, list_present
 from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
-from gpupipe.support.text import format_count
-from gpupipe.support.text_kinds import explain_texts, parse_amounts
+from gpupipe.support.text_kinds import explain_texts
 
 TEXTS_ARE = "its texts are "
 """What a remark begins with that names the step by which texts are parsed."""
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
 _MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
-_LEAST_GAPS = 5  # rows without a value, and with one, that show whether gaps tell the target
-_MANY_ROWS = 200  # that show whether classes are ranges of a number
-_HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not tell the target
-_LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
 _CYCLES = ("dayofyear", "dayofweek", "hour")  # of times
-_WHERE_KNOWN = "{}: is it known before that is?"
-_MOST_EXCEPTIONS, _MOST_OF_OTHERS = 0.01, 0.05  # of the rows, and of those that are not of the largest class
-_LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
 _ROW_NAMES = re.compile(r"|__index_level_\d+__")
@@ -67,9 +56,10 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
     """
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
     names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
+    lists = [item.name for item in schema if get_element_dtype(item.dtype) in ("string", *INTEGERS)]
     if dataset is None:
         return FirstRows(NUM_FIRST, set(), set(), useless, {}, set())
-    frame = dataset.select(names or schema.names[:1]).head(NUM_FIRST)
+    frame = dataset.select([*names, *lists] or schema.names[:1]).head(NUM_FIRST)
     first = FirstRows(len(frame), set(), set(), useless, {}, set())
     if not names or not first.num_rows:
         return first
@@ -78,15 +68,18 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
     targets = TargetSet([] if label is None else [label])
     of_target = {*targets.reads(schema)}
     target = next(iter(targets.raw_columns(coded, schema, backend).values()), None) if of_target <= {*names} else None
+    first_rows = f"in the first {first.num_rows:,} rows"
+    hints = ((name, find_element_hint(backend.column(coded, name), target, backend)) for name in lists)
+    first.remarks.update((name, hint.format(repr(label), first_rows)) for name, hint in hints if hint)
     for name in names:
         column, beside = backend.column(coded, name), None if name in of_target else target
-        values = _list_present(column, backend)
+        values = list_present(column, backend)
         if len(values) < first.num_rows:
             first.incomplete.add(name)
         if not len(values) and first.num_rows == NUM_FIRST:  # a column that may begin later
             later = dataset.select([name]).filter(f"notnull(col({name!r}))").head(NUM_FIRST)
             column, beside = backend.column(backend.encode(later), name), None
-            values = _list_present(column, backend)
+            values = list_present(column, backend)
         if not len(values):
             first.useless[name] = "no value"
             continue
@@ -98,222 +91,14 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
             first.ids.add(name)
         if count == 1 and first.num_rows > 1:
             first.constants.add(name)
-        if telling := _tell_of_target(column, beside, count, backend, is_id=is_id):
-            first.remarks[name] = telling.format(repr(label), f"in the first {first.num_rows:,} rows", repr(name))
+        if hint := find_hint(column, beside, backend, is_id=is_id):
+            first.remarks[name] = hint.format(repr(label), first_rows, repr(name))
         elif name in first.constants:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
         elif remark := _remark(name, column, values, backend, is_id=is_id):
             first.remarks[name] = remark
     return first
-
-
-def _tell_of_target(column: Column, target: Column | None, num_distinct: int, backend: Backend, *, is_id: bool) -> str:
-    """Say how a column alone tells the target, as a format of its name, the rows' and the column's; else nothing.
-
-    The order of ids says nothing: a trend, and rows that are sorted by the target, follow it.
-    """
-    if target is None:
-        return ""
-    if gaps := _decides_by_gaps(column, target, backend):
-        return f"{gaps} {_WHERE_KNOWN}"
-    has_order = not is_id and _ROWS_EACH * num_distinct > len(column)
-    if _decides(column, target, backend) or (has_order and _decides_by_order(column, target, backend)):
-        return f"it alone tells {{}} {_WHERE_KNOWN}"
-    # The other way round: a score of 40, 55, 90 tells its grade, "D", "C", "A", by its order.
-    if not is_id and target.dtype in (*INTEGERS, *FLOATS) and _decides_by_order(target, column, backend):
-        return f"each of its values is a range of {{}} {_WHERE_KNOWN}"
-    if _decides_by_groups(column, target, backend):
-        return "rows alike in it have one {0} {1}: split(by={2}, fraction=0.8) keeps them together"
-    if num_exceptions := _count_exceptions(column, target, backend, has_order=not is_id):
-        return f"it alone tells {{}} but for {format_count(num_exceptions, 'row')} {_WHERE_KNOWN}"
-    return ""
-
-
-def _decides(column: Column, target: Column, backend: Backend) -> bool:
-    """Return whether each value goes with one value of the target, or the target is a linear function of it."""
-    xp = backend.xp
-    values, labels = _pair_values(column, target, xp)
-    pairs = _rank_pairs(values, labels, xp)
-    if _ROWS_EACH * pairs.num_values <= len(values):
-        return len(values) >= _LEAST_ROWS and pairs.num_labels > 1 and len(pairs.labels) == pairs.num_values
-    are_numbers = {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}
-    return are_numbers and _is_linear(column.take(_HEAD), target.take(_HEAD), xp) and _is_linear(column, target, xp)
-
-
-def _decides_by_groups(column: Column, target: Column, backend: Backend) -> bool:
-    """Return whether each of many values goes with one value of the target, where chance would show others.
-
-    Of 300 patients, half of them ill, each has 6 visits: the id tells who is, where 300 ids of one visit each do not.
-    """
-    xp = backend.xp
-    values, labels = _pair_values(column, target, xp)
-    pairs = _rank_pairs(values, labels, xp)
-    if column.dtype in FLOATS or len(pairs.labels) > pairs.num_values or _ROWS_EACH * pairs.num_values <= len(values):
-        return False
-    shares = xp.bincount(pairs.labels_of_rows) / max(len(labels), 1)
-    num_repeats = len(values) - pairs.num_values  # rows whose value an earlier row has
-    return num_repeats * (1 - float((shares**2).sum())) >= _LEAST_ROWS
-
-
-def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
-    """Return whether the target rises or falls with numbers throughout, or each of its classes is one range of them.
-
-    For example, 3, 5, 8, 9 tell the classes a, a, b, b, and the numbers 40, 20, 10, 5; 3, 5, 5, 9 tell neither.
-    """
-    xp = backend.xp
-    has_classes = _ROWS_EACH * len(sort_unique(target.data, xp)) <= len(target)
-    if not (has_classes or target.dtype in (*INTEGERS, *FLOATS)):
-        return False
-    for rows in (_HEAD, slice(None)):
-        numbers = _to_floats(column.take(rows), backend)
-        if numbers is None:
-            return False
-        values, labels = _pair_values(numbers, target.take(rows), xp)
-        pairs = _rank_pairs(values, labels, xp)
-        if has_classes:
-            num_changes = int((xp.diff(pairs.labels) != 0).sum())
-            is_decided = len(pairs.labels) == pairs.num_values and num_changes < pairs.num_labels
-        else:
-            orders = (pairs.labels, _rank_pairs(-values, labels, xp).labels)
-            is_decided = any(bool((xp.diff(order) >= 0).all()) for order in orders)
-        if not is_decided:
-            return False
-    if has_classes:
-        num_most = int(xp.bincount(pairs.labels_of_rows).max())
-        return len(labels) >= _MANY_ROWS and len(labels) - num_most >= _LEAST_ROWS
-    least = min(pairs.num_values, pairs.num_labels)
-    return least >= _LEAST_ROWS and least >= _LEAST_DISTINCT * len(pairs.labels)
-
-
-def _count_exceptions(column: Column, target: Column, backend: Backend, *, has_order: bool) -> int:
-    """Count the rows in which a column does not tell the class; 0 where they are more than a few.
-
-    It tells it by being there, by its value where many rows have each, or by being below or above a number; whichever
-    has the fewest exceptions. A date of death, which of the living is the end of the study, tells who has died, but for
-    those who died on its last day.
-    """
-    xp = backend.xp
-    missing, unknown = column.missing(xp), target.missing(xp)
-    labelled_rows = slice(None) if unknown is None else ~unknown
-    values, labels = (_to_sortable(each.data)[labelled_rows] for each in (column, target))
-    is_there = xp.ones(len(labels), dtype=bool) if missing is None else ~missing[labelled_rows]
-    classes = sort_unique(labels, xp)
-    labels = xp.searchsorted(classes, labels)
-    num_others = len(labels) - int(xp.bincount(labels, minlength=1).max())
-    if len(labels) < _MANY_ROWS or num_others < _LEAST_ROWS or _ROWS_EACH * len(classes) > len(labels):
-        return 0
-
-    def count(groups: Array, rows: Array) -> int:
-        """Count the rows that are not of the class that most rows of their group have."""
-        num_pairs = xp.bincount(groups * len(classes) + rows, minlength=len(classes) * (int(groups.max()) + 1))
-        return len(rows) - int(num_pairs.reshape(-1, len(classes)).max(axis=1).sum())
-
-    exceptions, num_absent = [], 0
-    if not bool(is_there.all()):
-        exceptions.append(count(is_there.astype("int64"), labels))
-        num_absent = count(xp.zeros(int((~is_there).sum()), dtype="int64"), labels[~is_there])
-    values, labels_there = values[is_there], labels[is_there]
-    distinct = sort_unique(values, xp)
-    ranks = xp.searchsorted(distinct, values)
-    if len(distinct) > 1 and _ROWS_EACH * len(distinct) <= len(values):
-        exceptions.append(num_absent + count(ranks, labels_there))
-    elif len(distinct) > 1 and len(classes) == 2 and has_order and column.dtype in (*INTEGERS, *FLOATS):
-        # Up to each value the rows of the second class less those of the first: of 1 a, 2 a, 3 b, 4 a, 5 b, 6 b it is
-        # -1, -2, -1, -2, -1, 0. Cut behind the least, 2 of a and 3 of b are right, 3 - (-2), and one row is not.
-        surplus = xp.cumsum(xp.bincount(ranks, weights=2 * labels_there - 1))
-        num_second = int(labels_there.sum())
-        num_right = xp.maximum(num_second - surplus, len(labels_there) - num_second + surplus)
-        exceptions.append(num_absent + len(labels_there) - int(num_right.max()))
-    fewest = min(exceptions, default=0)
-    return fewest if fewest <= min(_MOST_EXCEPTIONS * len(labels), _MOST_OF_OTHERS * num_others) else 0
-
-
-def _to_floats(column: Column, backend: Backend) -> Column | None:
-    """Convert numbers, or texts of numbers, percentages or money; None for any other column."""
-    if column.dtype in (*INTEGERS, *FLOATS):
-        return Column("float64", floats(column, backend.xp))
-    if column.dictionary is None:
-        return None
-    codes = backend.to_host(sort_unique(_list_present(column, backend), backend.xp))
-    amounts = parse_amounts(column.dictionary.take(codes).to_pylist())
-    if amounts is None:
-        return None
-    table = np.full(len(column.dictionary), np.nan)
-    table[codes] = amounts
-    return Column("float64", gather(column, table, np.nan, backend))
-
-
-def _decides_by_gaps(column: Column, target: Column, backend: Backend) -> str:
-    """Say in which rows, those with a value of the column or those without, the target has one value; else nothing.
-
-    They are so many that others were to be expected, or all that have it: a fee of 60 of 100 customers who do not pay.
-    """
-    xp = backend.xp
-    missing, is_unknown = column.missing(xp), target.missing(xp)
-    if missing is None:
-        return ""
-    labels = target.data
-    if is_unknown is not None:
-        missing, labels = missing[~is_unknown], labels[~is_unknown]
-    num_missing = int(missing.sum())
-    if len(missing) < _LEAST_ROWS or min(num_missing, len(missing) - num_missing) < _LEAST_GAPS:
-        return ""
-    for rows, where in ((missing, "missing"), (~missing, "there")):
-        has_label = labels == labels[rows.argmax()]
-        if bool((has_label == rows).all()):
-            return "it is missing, or there, exactly where {} has one certain value"
-        share = float(has_label.mean())
-        if bool(has_label[rows].all()) and int(rows.sum()) * (1 - share) >= _LEAST_ROWS:
-            return f"where it is {where}, {{}} has one value"
-    return ""
-
-
-def _is_linear(column: Column, target: Column, xp: ModuleType) -> bool:
-    values, labels = (each.astype(xp.float64) for each in _pair_values(column, target, xp))
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        return len(values) >= _LEAST_ROWS and bool(abs(xp.corrcoef(values, labels)[0, 1]) > _LINEAR)
-
-
-def _pair_values(column: Column, target: Column, xp: ModuleType) -> tuple[Array, Array]:
-    """Return the values of the rows that have both; booleans as numbers."""
-    is_present = xp.ones(len(column), dtype=bool)
-    for each in (column, target):
-        missing = each.missing(xp)
-        is_present = is_present if missing is None else is_present & ~missing
-    pair = (each.data[is_present] for each in (column, target))
-    values, labels = map(_to_sortable, pair)
-    return values, labels
-
-
-def _to_sortable(data: Array) -> Array:
-    """Return booleans as numbers, which searchsorted takes everywhere."""
-    return data.view("uint8") if data.dtype == bool else data
-
-
-class _Pairs(NamedTuple):
-    """Different pairs of a value and a label, by the value and then the label: the labels' ranks among the distinct.
-
-    `labels_of_rows` are those of all rows.
-    """
-
-    labels: Array
-    num_values: int
-    num_labels: int
-    labels_of_rows: Array
-
-
-def _rank_pairs(values: Array, labels: Array, xp: ModuleType) -> _Pairs:
-    distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
-    ranks = xp.searchsorted(classes, labels)
-    pairs = xp.searchsorted(distinct, values) * len(classes) + ranks
-    return _Pairs(sort_unique(pairs, xp) % max(len(classes), 1), len(distinct), len(classes), ranks)
-
-
-def _list_present(column: Column, backend: Backend) -> Array:
-    """Return the values that are not missing; of text their codes."""
-    missing = column.missing(backend.xp)
-    return column.data if missing is None else column.data[~missing]
 
 
 def _remark(name: str, column: Column, values: Array, backend: Backend, *, is_id: bool) -> str:

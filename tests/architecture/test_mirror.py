@@ -64,6 +64,7 @@ ELSEWHERE = {
     "pipeline/fit_report": "pipeline/test_fit",
     "pipeline/labels": "pipeline/test_target",
     "pipeline/partition_pass": "pipeline/test_fit",
+    "pipeline/leak_hints": "pipeline/test_auto_features",
     "pipeline/plan": "pipeline/test_explain",
     "pipeline/transform_plan": "pipeline/test_pipeline",
     "preprocessing/categories": "preprocessing/steps/test_categorify",

@@ -319,3 +319,23 @@ def test_what_tells_the_class_of_all_but_a_few_rows_is_noted(column: str, num_ex
     said = f"{column}: it alone tells {target!r} but for {num_exceptions} rows in the first 2,000 rows"
     assert any(remark.startswith(said) for remark in remarks) == (num_exceptions > 0), remarks
     assert any("alone tells" in remark for remark in remarks) == (num_exceptions > 0), remarks
+
+
+@pytest.mark.parametrize("kind", ["text", "number"])
+def test_an_element_that_only_lists_of_one_class_have_is_noted(kind: str) -> None:
+    draw, rows = np.random.default_rng(5), 800
+    bought = draw.random(rows) < 0.2
+    paid = "paid {}" if kind == "text" else 77
+    pages = [
+        [f"page {page}" if kind == "text" else int(page) for page in draw.integers(0, 40, draw.integers(0, 6))]
+        for _ in range(rows)
+    ]
+    for number in np.flatnonzero(bought)[5:]:
+        pages[number] += [paid, paid]
+    frame = pd.DataFrame({"pages": pages, "bought": np.where(bought, "yes", "no")})
+    frame.loc[[3, 9], "bought"] = None
+    remarks = gp.Features.auto(gp.from_frame(frame, num_partitions=3), target="bought").remarks
+    said = f"pages: rows with {paid!r} in it have one 'bought' in the first 800 rows: is it known before that is?"
+    assert remarks == [said]
+    frame["pages"] = [[page for page in each if page != paid] for each in pages]
+    assert gp.Features.auto(frame, target="bought").remarks == []
