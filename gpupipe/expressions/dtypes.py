@@ -218,6 +218,8 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
                 remedy = _suggest_rows(node, operand.name, source)
             else:
                 remedy = _suggest_arguments(node, dtypes, source) or _suggest_operand(name, operand, dtype, source)
+                if node.name == "-" and dtype == "string" and isinstance(operand, Name):
+                    remedy += f"; of dates {suggest_times(operand.name, dtype)}"
             raise source.error(operand.span, problem, expected, remedy)
         text = str(operand.value) if isinstance(operand, Constant) else ""
         if name == "zone" and not is_zone(text):

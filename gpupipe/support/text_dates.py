@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from time import strptime
 
-_WEEKDAY = "(Mon|Tue|Wed|Thu|Fri|Sat|Sun)([a-z]{3,6})?(,?) "
+_WEEKDAY = "(?i:(mon|tue|wed|thu|fri|sat|sun)([a-z]{3,6})?)(,?) "
 _MONTH = (
     "(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
     "dec(ember)?)"
@@ -15,9 +15,10 @@ _DATE = (
     rf"\d{{4}}[ -]{_MONTH}|{_MONTH}([ -]\d{{4}}|-\d{{2}})|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
     r"(0?[1-9]|1[0-2])[./-](19|20)\d{2}|"
     r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./-])\d{1,2}(?P=sign)\d{1,2}|"
-    rf"\d{{1,2}}[ -]([A-Z][a-z]{{2,8}}|{_MONTH})[ -]\d{{2,4}}|([A-Z][a-z]{{2,8}}|{_MONTH}) \d{{1,2}}, \d{{4}}"
+    rf"\d{{1,2}}[ -]([A-Z][a-z]{{2,8}}|{_MONTH})[ -]\d{{2,4}}|([A-Z][a-z]{{2,8}}|{_MONTH}) \d{{1,2}}, \d{{4}}|"
+    rf"\d{{1,2}}(?P<slash>/?){_MONTH}(?P=slash)(\d{{4}}|\d{{2}})|\d{{4}}(?P<dash>[ -]?){_MONTH}(?P=dash)\d{{1,2}}"
 )
-_CLOCK = r" \d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
+_CLOCK = r"[ :]\d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
 _TIME_OF_DAY = r"\d{1,2}:\d{2}(:\d{2})?"
 ISO_TIME = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
 """Pattern of a date, or a date and a time, in ISO 8601."""
@@ -34,7 +35,8 @@ _DATE_FORMATS = [
         for day, month in (("%d", "%m"), ("%m", "%d"))
     ),
     *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
-    *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
+    *(f"%d{sep}{month}{sep}{year}" for sep in (" ", "-", "/", "") for month in ("%b", "%B") for year in ("%Y", "%y")),
+    *(f"%Y{sep}{month}{sep}%d" for sep in (" ", "-", "") for month in ("%b", "%B")),
     *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%b-%y", "%B-%y"),
     *(
         f"{first}{sep}{second}"
@@ -52,7 +54,7 @@ def find_formats(texts: Iterable[str]) -> list[str]:
     clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None
     start, end = f"{'%A' if weekday[2] else '%a'}{weekday[3]} " if weekday else "", ""
     if clock:
-        end = f" {'%I' if clock[2] else '%H'}:%M{':%S' if clock[1] else ''}{' %p' if clock[2] else ''}"
+        end = f"{clock[0][0]}{'%I' if clock[2] else '%H'}:%M{':%S' if clock[1] else ''}{' %p' if clock[2] else ''}"
 
     def fits(form: str) -> bool:
         try:

@@ -438,6 +438,11 @@ def test_a_part_of_a_list_or_a_struct_is_offered_what_takes_it(text: str, also: 
         ("hour == 'inf'", "a number", "hour == 1"),
         ("hour == '007'", "7, without quotation marks", "hour == 7"),
         ("storm + origin", "len(origin), or T.Cast({'origin': 'float64'}) before", "storm + len(origin)"),
+        (
+            "origin - storm",
+            "len(origin), or T.Cast({'origin': 'float64'}) before; of dates T.Cast({'origin': 'timestamp'}) before, of text in ISO 8601; of other text gp.read_csv(..., timestamp_formats={'origin': '%m/%d/%Y'}), or pd.to_datetime(frame['origin'], format='%m/%d/%Y'), in the format that it has",  # noqa: E501
+            "len(origin) - storm",
+        ),
         ("tags == 'a'", "contains(tags, 'a')", "contains(tags, 'a')"),
         ("tags == 5", "len(tags) for how many elements it has", "len(tags) == 5"),
         (

@@ -14,6 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ExpressionError, GpupipeError
+from gpupipe.support.text_dates import find_formats, find_misordered_dates
 
 DAYS = pd.date_range("2023-01-01", "2024-06-30")
 FRAME = pd.DataFrame({"date": DAYS, "sales": range(len(DAYS))})
@@ -261,3 +262,20 @@ def test_neither_do_times_whose_offset_changes() -> None:
     assert data.filter("date == '2023-10-29 02:00:00.000000+0100'").compute()["sales"].tolist() == [3]
     alike = gp.from_frame(texts[:3])
     assert lag(alike).sales.tolist() == [0, 1, 2] and len(alike.filter("date < '2023-10-29 01:30'").compute()) == 2
+
+
+@pytest.mark.parametrize(
+    "form", ["%d%b%Y", "%d%b%y", "%d/%b/%Y", "%Y-%b-%d", "%Y%b%d", "%d%b%Y:%H:%M:%S", "%a, %d %b %Y"]
+)
+@pytest.mark.parametrize("case", [str, str.upper, str.lower])
+def test_dates_with_a_months_name_are_read_however_they_are_written(form: str, case: Any, tmp_path: Path) -> None:
+    """As SAS writes them, 01JAN2015 and 01JAN2015:06:30:00, or a log of a server, 01/Jan/2015."""
+    days = pd.date_range("2015-01-01", periods=400)
+    texts = [case(text) for text in days.strftime(form)]
+    assert find_formats(texts) == [form] and find_misordered_dates(texts) == texts
+    pd.DataFrame({"day": texts}).to_csv(tmp_path / "days.csv", index=False)
+    data = gp.read_csv(tmp_path / "days.csv")
+    with pytest.raises(BadData, match="in the order of their letters") as caught:
+        data.sort("day")
+    formats = eval(caught.value.remedy.partition("timestamp_formats=")[2].partition("), or")[0])
+    assert gp.read_csv(tmp_path / "days.csv", timestamp_formats=formats).compute()["day"].tolist() == list(days)
