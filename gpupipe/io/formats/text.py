@@ -35,6 +35,7 @@ from gpupipe.support.validation import as_list, check_dtypes, check_instance, ch
 _CSV_SUFFIXES = [".csv", ".csv.gz", ".csv.zst"]
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _log = logging.getLogger("gpupipe")
+_OTHER_SEPARATORS = ";\t|"
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
 _NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
@@ -401,6 +402,9 @@ class _CsvParser(_Parser):
             parquet_file = replace(parquet_file, num_heads=0 if form.names else 1)
         if not self._columns:
             self._log_formats(final_columns, input_file.path)
+            name = file.names[0]
+            if len(file.names) == 1 and (sep := next((mark for mark in _OTHER_SEPARATORS if mark in name), None)):
+                _log.warning("%s: one column, %r; sep=%r would make several of it", input_file.path, name, sep)
         self._first, self._columns = first, columns | final_columns
         return parquet_file
 

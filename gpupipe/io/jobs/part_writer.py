@@ -549,7 +549,7 @@ def _check_same_job(manifest: Manifest, folder: Destination, job: str | None, in
     if job is None or inputs is None:
         raise BadFile(where, "something is there already", expected="a new path", remedy="overwrite=True")
     if manifest.job != job:
-        problem = "it was written by another pipeline, with other options, or with windows over other files"
+        problem = "it was written by another pipeline, with other options or types, or with windows over other files"
         expected = "the same job, which would add what is new"
         raise BadFile(where, problem, expected=expected, remedy="another path, or overwrite=True")
     if results := sorted(name for name in inputs if name.startswith(f"{where}/")):

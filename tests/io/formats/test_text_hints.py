@@ -166,3 +166,18 @@ def test_many_keys_of_json_keep_their_order(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(60)]
     (tmp_path / "a.jsonl").write_text("{" + ", ".join(f'"{name}": 1' for name in names) + "}\n")
     assert gp.read_json(tmp_path / "a.jsonl", backend="cpu").columns == names
+
+
+@pytest.mark.parametrize("sep", [";", "\t", "|"])
+def test_a_file_of_one_column_is_offered_the_separator_in_its_name(
+    sep: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(f"id{sep}x\n1{sep}2\n")
+    assert len(gp.read_csv(path).columns) == 1
+    assert f"events.csv: one column, {f'id{sep}x'!r}; sep={sep!r} would make several of it" in caplog.text
+    caplog.clear()
+    assert list(gp.read_csv(path, sep=sep).columns) == ["id", "x"]
+    path.write_text(f"id,a{sep}b\n1,2\n")
+    gp.read_csv(path)
+    assert "sep=" not in caplog.text

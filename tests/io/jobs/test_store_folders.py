@@ -104,7 +104,7 @@ def test_what_is_there_stays_until_the_new_is_whole(
 ) -> None:
     url, options = "s3://out/replaced", options_for(s3)
     read(inputs).write_parquet(url, storage_options=options)
-    with pytest.raises(BadFile, match=r"it was written by another pipeline, with other options"):
+    with pytest.raises(BadFile, match=r"it was written by another pipeline, with other options or types"):
         read(inputs).filter("n < 20").write_parquet(url, storage_options=options)
     seen = []
     publish = StoreFolder.publish
