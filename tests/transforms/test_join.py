@@ -160,10 +160,11 @@ def test_the_remedy_for_two_types_of_keys_joins_them(left: pa.Array, right: pa.A
     step = T.Cast(ast.literal_eval(remedy.partition("T.Cast(")[2].partition(")")[0]))
     made = {side: step.transform(table) if side in remedy else table for side, table in sides.items()}
     assert T.Join(made["right"], on="k").transform(made["left"])["v"][0] == 0
-    for other in (pa.array([1, 2], pa.date32()), pa.array([[1], [2]])):
+    seconds = "times in place of numbers: T.Derive(k='k * 1000000') if it holds seconds since 1970"
+    for other, remedy in ((pa.array([1, 2], pa.date32()), seconds), (pa.array([[1], [2]]), "another key")):
         with pytest.raises(errors.SchemaMismatch) as caught:
             T.Join(pa.table({"k": other, "v": [1, 2]}), on="k").transform(pd.DataFrame({"k": [1, 2]}))
-        assert "Cast" not in str(caught.value.remedy)
+        assert caught.value.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize("many", [False, True])
