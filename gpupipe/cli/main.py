@@ -11,13 +11,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from gpupipe.errors import BadConfig, GpupipeError
 from gpupipe.version import __version__
 
-_PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "encoding", "names", "sep", "thousands", "timestamp_formats")
+_PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "names", "skip_rows", "thousands", "timestamp_formats")
 """Arguments of readers that the command has no options for."""
+_READ_TIMES = (
+    r"gp\.read_csv\(\.\.\., timestamp_formats=\{'[^']*': ('[^']*')\}\), or pd\.to_datetime\([^()]*\)"
+    r"|timestamp_formats=\[('[^']*')\]"
+)
+"""How errors offer a format of times to Python."""
 _UNREAD = 141  # the exit code: 128 and the number of SIGPIPE
 
 
@@ -64,6 +69,8 @@ def _name_options(text: str) -> str:
     text = re.sub(r"(?<!, )overwrite=True", "--overwrite", text)
     text = re.sub(r"\bhistory=(?!\w)", "--history", text)
     text = re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
+    text = re.sub(r"(?<!\(\.\.\., )\b(sep|decimal|encoding)=('[^']+')", r"--\1 \2", text)
+    text = re.sub(_READ_TIMES, r"--timestamp-format \1", text)
     return re.sub(rf"(?<=[ \n])(?<!\(\.\.\., )({'|'.join(_PYTHON_ARGUMENTS)})=", r"in Python \1=", text, count=1)
 
 
@@ -108,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
         reading.add_argument("--on-bad", choices=answers, default="raise", help=damaged)
         other = "what to do about a file that has other columns or types than the first, or a value of another type"
         reading.add_argument("--on-mismatch", choices=[*answers, "cast"], default="raise", help=other)
+        reading.add_argument("--sep", help="of CSV, what separates values, if no comma: ';'")
+        reading.add_argument("--decimal", help="of CSV, the decimal point of numbers: ','")
+        reading.add_argument("--encoding", help="of CSV, if not UTF-8: 'latin-1'")
+        times = "of CSV, how times are written beside ISO 8601: '%%d/%%m/%%Y'; may be given several times"
+        reading.add_argument(
+            "--timestamp-format", dest="timestamp_formats", action="append", metavar="FORMAT", help=times
+        )
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)
     return parser
@@ -152,12 +166,18 @@ def _inspect(parsed: argparse.Namespace) -> int:
                 raise BadConfig(where, problem, got=parsed.path, expected="a table", remedy=remedy)
         print(describe_artifact(parsed.path))
         return 0
-    dataset = open_table(parsed.path, on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch)
+    dataset = open_table(parsed.path, (), _get_dialect(parsed), on_bad=parsed.on_bad, on_mismatch=parsed.on_mismatch)
     report = dataset.describe(parsed.target)
     if parsed.html is not None:
         report.to_html(parsed.html, overwrite=parsed.overwrite)
     print(f"{report}\n\n{io.inspect(dataset)}")
     return 0
+
+
+def _get_dialect(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `read_csv` that the command was given."""
+    names = ("sep", "decimal", "encoding", "timestamp_formats")
+    return {name: value for name in names if (value := getattr(parsed, name)) is not None}
 
 
 def _score(parsed: argparse.Namespace) -> int:
@@ -177,7 +197,7 @@ def _score(parsed: argparse.Namespace) -> int:
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     paths = [parsed.input] if parsed.history is None else [parsed.input, parsed.history]
     options = {"on_bad": parsed.on_bad, "on_mismatch": parsed.on_mismatch}
-    rows, *history = (open_table(path, list_texts(scorer), **options) for path in paths)
+    rows, *history = (open_table(path, list_texts(scorer), _get_dialect(parsed), **options) for path in paths)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
     listings = [replace(listing, suffixes=("",)) for table in (rows, *history) for listing in table.listings]
     refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpupipe import io
+from gpupipe.errors import BadConfig
 from gpupipe.io.formats.text import read_text
 
 _READERS = {
@@ -18,18 +20,26 @@ _READERS = {
 }
 
 
-def open_table(path: str, texts: Collection[str] = (), **options: str) -> io.Dataset:
+def open_table(
+    path: str, texts: Collection[str] = (), dialect: Mapping[str, Any] | None = None, **options: str
+) -> io.Dataset:
     """Open a file, folder, pattern or URL by the suffixes of its files; Parquet where they tell nothing.
 
-    `texts` are columns that CSV and JSON lines have as text, where they are there; `options` are the reader's `on_bad`
-    and `on_mismatch`.
+    `texts` are columns that CSV and JSON lines have as text, where they are there; `dialect` are arguments of
+    `read_csv`, and `options` the reader's `on_bad` and `on_mismatch`. Raises `BadConfig` for a dialect of no CSV.
     """
     folder = Path(path)
     files = [folder, *folder.rglob("[!._]*")] if folder.is_dir() else [folder]
     names = "\n".join(file.name for file in files)
     readers = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
     reader = next(readers, "read_parquet")
+    if dialect and reader != "read_csv":
+        problem, remedy = (
+            f"{path} is no CSV",
+            f"the command without --{next(iter(dialect)).replace('_formats', '-format')}",
+        )
+        raise BadConfig("gpupipe", problem, got=dialect, expected="files that end in .csv", remedy=remedy)
     if reader in ("read_csv", "read_json"):
-        return read_text(reader.removeprefix("read_"), path, texts, **options)
+        return read_text(reader.removeprefix("read_"), path, texts, dialect or {}, **options)
     dataset: io.Dataset = getattr(io, reader)(path, **options)
     return dataset

@@ -101,7 +101,7 @@ def _hold_out(dataset: Dataset, target: str | Sequence[str], seed: int) -> tuple
     Rows that were split by groups are drawn by groups, too.
     """
     stratify, groups = None, dataset.group_columns
-    if not groups and isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in _COUNTED:
+    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in _COUNTED:
         most = FEW if dataset.schema[target].dtype in INTEGERS else _MOST_CLASSES
         stratify = target if dataset.select(target).head(NUM_FIRST)[target].nunique() <= most else None
     by, where = (groups[0], "kfold") if groups else (None, "split")

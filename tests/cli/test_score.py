@@ -212,3 +212,29 @@ def test_text_of_the_fit_is_read_as_text(tmp_path: Path, kind: str, capsys: pyte
     (tmp_path / "in" / f"b.{kind}").unlink()
     call = ["score", str(tmp_path / "m"), str(tmp_path / "in"), str(tmp_path / "other")]
     assert main(call) == 2 and "column 'day' not found" in capsys.readouterr().err
+
+
+def test_files_in_another_form_of_csv_are_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Semicolons, decimal commas, days first and Latin-1, as a spreadsheet in Europe writes them."""
+    days = pd.date_range("2024-01-01", periods=40)
+    frame = pd.DataFrame({"day": days, "x": [0.5 * number for number in range(40)], "city": ["Köln", "Ulm"] * 20})
+    features = gp.Features((["x"], pre.StandardScaler()), (["city"], pre.Categorify()), target="x > 9", keep=["day"])
+    features.allow_leak = ["x"]
+    pipeline = gp.Pipeline([], features).fit(frame)
+    scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
+    gp.save(tmp_path / "m", pipeline, scorer.model)
+    path = tmp_path / "rows.csv"
+    frame.assign(day=days.strftime("%d/%m/%Y")).to_csv(path, sep=";", decimal=",", index=False, encoding="latin-1")
+    call = ["score", str(tmp_path / "m"), str(path), str(tmp_path / "out")]
+    assert main([*call, "--encoding", "latin-1"]) == 2 and "--sep ';'" in capsys.readouterr().err
+    dialect = ["--sep", ";", "--encoding", "latin-1", "--decimal", ","]
+    assert main([*call, *dialect]) == 2 and "Try: --timestamp-format '%d/%m/%Y'" in capsys.readouterr().err
+    dialect += ["--timestamp-format", "%d/%m/%Y"]
+    assert main([*call, *dialect]) == 0
+    expected = scorer.predict(frame)
+    pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected, check_dtype=False)
+    capsys.readouterr()
+    assert main(["inspect", str(path), *dialect]) == 0 and "Köln" in capsys.readouterr().out
+    frame.to_parquet(tmp_path / "rows.parquet")
+    assert main(["inspect", str(tmp_path / "rows.parquet"), "--sep", ";"]) == 2
+    assert "rows.parquet is no CSV" in capsys.readouterr().err

@@ -113,37 +113,19 @@ def read_csv(
         >>> gp.read_csv(file).compute()["delay"].tolist()
         [4.5, nan]
     """
-    check_names("read_csv", None, columns=columns, names=names)
-    by_column = timestamp_formats if isinstance(timestamp_formats, Mapping) else {}
-    for_all = () if isinstance(timestamp_formats, Mapping) else timestamp_formats
-    check_names("read_csv", null_values=null_values, timestamp_formats=for_all)
-    for column, formats in by_column.items():
-        check_name("read_csv", timestamp_formats=column)
-        check_names("read_csv", empty=False, timestamp_formats=formats)
-    check_name("read_csv", sep=sep, encoding=encoding, decimal=decimal)
-    check_name("read_csv", None, comment=comment, thousands=thousands)
-    check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
+    check_names("read_csv", None, columns=columns)
     dtypes = _check_dtypes("read_csv", dtypes, DTYPES)
-    if other := [column for column in by_column if dtypes.setdefault(column, "timestamp") != "timestamp"]:
-        got, remedy = dtypes[other[0]], f"dtypes={{{other[0]!r}: 'timestamp'}}, or no formats of it"
-        problem = f"column {other[0]!r} has formats of times"
-        raise BadConfig("read_csv", problem, got=got, expected="a timestamp", remedy=remedy)
-    try:
-        codec = codecs.lookup(encoding).name
-    except LookupError as cause:
-        expected, remedy = "one that Python knows", "encoding='latin-1'"
-        raise BadConfig("read_csv", "no such encoding", got=encoding, expected=expected, remedy=remedy) from cause
-    form = CsvForm(
-        delimiter=sep,
-        names=None if names is None else as_list(names),
-        null_values=list(dict.fromkeys(["", *as_list(null_values)])),
-        timestamp_formats=TimeFormats(tuple(as_list(for_all))),
-        column_formats={name: TimeFormats(tuple(as_list(each)), with_iso=False) for name, each in by_column.items()},
-        encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
-        comment=comment,
+    form = _make_form(
+        dtypes,
+        names=names,
+        sep=sep,
+        encoding=encoding,
         skip_rows=skip_rows,
+        comment=comment,
         decimal=decimal,
         thousands=thousands,
+        null_values=null_values,
+        timestamp_formats=timestamp_formats,
     )
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     _check_form(form, get_executor().resolve(backend))
@@ -202,15 +184,67 @@ def read_json(
     return _JsonParser(dtypes, columns, policy, limit, backend).read(path, _JSON_SUFFIXES, storage_options)
 
 
-def read_text(kind: str, path: PathLike, texts: Collection[str], *, on_mismatch: str, on_bad: str) -> Dataset:
+def read_text(
+    kind: str, path: PathLike, texts: Collection[str], dialect: Mapping[str, Any], *, on_mismatch: str, on_bad: str
+) -> Dataset:
     """Read files as `read_csv` or `read_json` does by default, but those of `texts` that are there as text.
 
     These are columns that were text in a fit: of zip codes without a leading zero, and of dates, another type is seen.
+    `dialect` are arguments of `read_csv`.
     """
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(None, "auto")
     if kind == "csv":
-        return _CsvParser(CsvForm(), {}, None, policy, limit, "auto", texts).read(path, _CSV_SUFFIXES, None)
+        form = _make_form({}, **dialect)
+        _check_form(form, get_executor().resolve("auto"))
+        return _CsvParser(form, {}, None, policy, limit, "auto", texts).read(path, _CSV_SUFFIXES, None)
     return _JsonParser({}, None, policy, limit, "auto", texts).read(path, _JSON_SUFFIXES, None)
+
+
+def _make_form(
+    dtypes: dict[str, str],
+    *,
+    names: str | Sequence[str] | None = None,
+    sep: str = ",",
+    encoding: str = "utf-8",
+    skip_rows: int = 0,
+    comment: str | None = None,
+    decimal: str = ".",
+    thousands: str | None = None,
+    null_values: str | Sequence[str] = NULL_VALUES,
+    timestamp_formats: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+) -> CsvForm:
+    """Make the form that arguments of `read_csv` describe; columns with formats of their own are times in `dtypes`."""
+    check_names("read_csv", None, names=names)
+    by_column = timestamp_formats if isinstance(timestamp_formats, Mapping) else {}
+    for_all = () if isinstance(timestamp_formats, Mapping) else timestamp_formats
+    check_names("read_csv", null_values=null_values, timestamp_formats=for_all)
+    for column, formats in by_column.items():
+        check_name("read_csv", timestamp_formats=column)
+        check_names("read_csv", empty=False, timestamp_formats=formats)
+    check_name("read_csv", sep=sep, encoding=encoding, decimal=decimal)
+    check_name("read_csv", None, comment=comment, thousands=thousands)
+    check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
+    if other := [column for column in by_column if dtypes.setdefault(column, "timestamp") != "timestamp"]:
+        got, remedy = dtypes[other[0]], f"dtypes={{{other[0]!r}: 'timestamp'}}, or no formats of it"
+        problem = f"column {other[0]!r} has formats of times"
+        raise BadConfig("read_csv", problem, got=got, expected="a timestamp", remedy=remedy)
+    try:
+        codec = codecs.lookup(encoding).name
+    except LookupError as cause:
+        expected, remedy = "one that Python knows", "encoding='latin-1'"
+        raise BadConfig("read_csv", "no such encoding", got=encoding, expected=expected, remedy=remedy) from cause
+    return CsvForm(
+        delimiter=sep,
+        names=None if names is None else as_list(names),
+        null_values=list(dict.fromkeys(["", *as_list(null_values)])),
+        timestamp_formats=TimeFormats(tuple(as_list(for_all))),
+        column_formats={name: TimeFormats(tuple(as_list(each)), with_iso=False) for name, each in by_column.items()},
+        encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
+        comment=comment,
+        skip_rows=skip_rows,
+        decimal=decimal,
+        thousands=thousands,
+    )
 
 
 def _check_dtypes(owner: str, dtypes: Mapping[str, str] | None, allowed: Sequence[str]) -> dict[str, str]:
