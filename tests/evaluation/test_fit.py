@@ -67,6 +67,20 @@ def test_the_groups_by_which_rows_were_split_are_no_feature(cut: str, monkeypatc
     assert learned and held_out and not learned & held_out
 
 
+def test_groups_that_are_held_out_have_the_same_share_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few people who answer otherwise than the others say that the first epoch was the best."""
+    who = np.arange(800) // 10
+    frame = pd.DataFrame({"who": who, "x": np.arange(800) % 7, "yes": np.arange(800) % 10 < who % 10 + 0.5})
+    train = gp.from_frame(frame).split(by="who", fraction=0.8, seed=1)[0]
+    loaders = list[Any]()
+    monkeypatch.setattr(gp.Trainer, "fit", lambda trainer, *given: loaders.extend(given))
+    for seed in range(6):
+        loaders.clear()
+        gp.fit(train, target="yes", model=gp.models.Linear, seed=seed)
+        shares = [float(loader.table.target.mean()) for loader in loaders]
+        assert shares[1] == pytest.approx(shares[0], abs=0.03)
+
+
 def test_a_function_of_the_schema_makes_the_model() -> None:
     def make(schema: gp.Schema) -> torch.nn.Module:
         return gp.models.MLP.from_schema(schema, hidden=(4,))
