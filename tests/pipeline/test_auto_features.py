@@ -337,5 +337,7 @@ def test_an_element_that_only_lists_of_one_class_have_is_noted(kind: str) -> Non
     remarks = gp.Features.auto(gp.from_frame(frame, num_partitions=3), target="bought").remarks
     said = f"pages: rows with {paid!r} in it have one 'bought' in the first 800 rows: is it known before that is?"
     assert remarks == [said]
+    of_few = [[page for page in each if page != paid or number % 3 == 0] for number, each in enumerate(pages)]
+    assert gp.Features.auto(frame.assign(pages=of_few), target="bought").remarks == [], "a third of those that bought"
     frame["pages"] = [[page for page in each if page != paid] for each in pages]
     assert gp.Features.auto(frame, target="bought").remarks == []

@@ -283,6 +283,7 @@ def test_a_file_without_any_value_of_a_key_is_told(tmp_path: Path, caplog: pytes
     assert frame["id"].tolist() == [1, 2, 3, 4, 5] and frame["temp"].isna().tolist() == [False, True, True, True, False]
     (warning,) = [record.getMessage() for record in caplog.records if "no line has" in record.getMessage()]
     assert "1.jsonl: cast, no line has a value of 'temp', which is missing throughout; new keys are temp" in warning
+    assert "2.jsonl" not in warning, "each column once"
     caplog.clear()
     gp.read_json([tmp_path / "0.jsonl", tmp_path / "3.jsonl"])
     assert "no line has" not in caplog.text
