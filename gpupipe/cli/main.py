@@ -181,7 +181,7 @@ def _get_dialect(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _score(parsed: argparse.Namespace) -> int:
-    from gpupipe.cli.table import open_table
+    from gpupipe.cli.table import choose_reader, open_table
     from gpupipe.io.jobs.destination import refuse_output_among_input
     from gpupipe.saving.artifact import load
     from gpupipe.saving.scorer import list_texts
@@ -195,9 +195,11 @@ def _score(parsed: argparse.Namespace) -> int:
         problem, expected = "a regression has no probabilities", "a classification's model"
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
-    paths = [parsed.input] if parsed.history is None else [parsed.input, parsed.history]
-    options = {"on_bad": parsed.on_bad, "on_mismatch": parsed.on_mismatch}
-    rows, *history = (open_table(path, list_texts(scorer), _get_dialect(parsed), **options) for path in paths)
+    options, dialect = {"on_bad": parsed.on_bad, "on_mismatch": parsed.on_mismatch}, _get_dialect(parsed)
+    tables = [(parsed.input, dialect)]
+    if parsed.history is not None:  # which may be of another format than the input
+        tables.append((parsed.history, dialect if choose_reader(parsed.history) == "read_csv" else {}))
+    rows, *history = (open_table(path, list_texts(scorer), each, **options) for path, each in tables)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
     listings = [replace(listing, suffixes=("",)) for table in (rows, *history) for listing in table.listings]
     refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)

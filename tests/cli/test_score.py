@@ -237,4 +237,8 @@ def test_files_in_another_form_of_csv_are_scored(tmp_path: Path, capsys: pytest.
     assert main(["inspect", str(path), *dialect]) == 0 and "Köln" in capsys.readouterr().out
     frame.to_parquet(tmp_path / "rows.parquet")
     assert main(["inspect", str(tmp_path / "rows.parquet"), "--sep", ";"]) == 2
-    assert "rows.parquet is no CSV" in capsys.readouterr().err
+    past = str(tmp_path / "rows.parquet")  # of another format, and read: the error is that no window needs it
+    assert main([*call[:-1], str(tmp_path / "new"), "--history", past, *dialect]) == 2
+    assert (
+        "no feature is computed from other rows" in (said := capsys.readouterr().err) and said.count("is no CSV") == 1
+    )

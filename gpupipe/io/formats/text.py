@@ -9,6 +9,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,6 @@ from gpupipe.support.validation import as_list, check_dtypes, check_instance, ch
 _CSV_SUFFIXES = [".csv", ".csv.gz", ".csv.zst"]
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _log = logging.getLogger("gpupipe")
-_OTHER_SEPARATORS = ";\t|"
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
 _NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
@@ -194,7 +194,8 @@ def read_text(
     """
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(None, "auto")
     if kind == "csv":
-        form = _make_form({}, **dialect)
+        parameters, names = signature(read_csv).parameters, signature(_make_form).parameters.keys() - {"dtypes"}
+        form = _make_form({}, **{name: dialect.get(name, parameters[name].default) for name in names})
         _check_form(form, get_executor().resolve("auto"))
         return _CsvParser(form, {}, None, policy, limit, "auto", texts).read(path, _CSV_SUFFIXES, None)
     return _JsonParser({}, None, policy, limit, "auto", texts).read(path, _JSON_SUFFIXES, None)
@@ -203,15 +204,15 @@ def read_text(
 def _make_form(
     dtypes: dict[str, str],
     *,
-    names: str | Sequence[str] | None = None,
-    sep: str = ",",
-    encoding: str = "utf-8",
-    skip_rows: int = 0,
-    comment: str | None = None,
-    decimal: str = ".",
-    thousands: str | None = None,
-    null_values: str | Sequence[str] = NULL_VALUES,
-    timestamp_formats: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+    names: str | Sequence[str] | None,
+    sep: str,
+    encoding: str,
+    skip_rows: int,
+    comment: str | None,
+    decimal: str,
+    thousands: str | None,
+    null_values: str | Sequence[str],
+    timestamp_formats: str | Sequence[str] | Mapping[str, str | Sequence[str]],
 ) -> CsvForm:
     """Make the form that arguments of `read_csv` describe; columns with formats of their own are times in `dtypes`."""
     check_names("read_csv", None, names=names)
@@ -436,8 +437,8 @@ class _CsvParser(_Parser):
             parquet_file = replace(parquet_file, num_heads=0 if form.names else 1)
         if not self._columns:
             self._log_formats(final_columns, input_file.path)
-            name = file.names[0]
-            if len(file.names) == 1 and (sep := next((mark for mark in _OTHER_SEPARATORS if mark in name), None)):
+            if sep := file.find_other_separator():
+                name = file.names[0]
                 _log.warning("%s: one column, %r; sep=%r would make several of it", input_file.path, name, sep)
         self._first, self._columns = first, columns | final_columns
         return parquet_file

@@ -325,14 +325,18 @@ class CsvFile(TextFile):
                 writer.writerow(row)
         self._text, self._is_rewritten = self._copy, True
 
+    def find_other_separator(self) -> str | None:
+        """Find what may separate values in the name of the only column; None where there are several."""
+        marks = (mark for mark in ";\t|," if mark in self.names[0] and mark != self._form.delimiter)
+        return next(marks, None) if len(self.names) == 1 else None
+
     def _suggest_dialect(self) -> str:
         """Suggest an argument by which all rows may have the same number of values."""
         head, form = self.names[0], self._form
         if not form.names and not form.comment and head.startswith("#"):
             return "comment='#', or skip_rows=1"
-        separators = [sep for sep in ";\t|," if sep in head and sep != form.delimiter]
-        if not form.names and len(self.names) == 1 and separators:
-            return f"sep={separators[0]!r}" + (", decimal=',' if numbers have it" if form.delimiter == "," else "")
+        if not form.names and (sep := self.find_other_separator()):
+            return f"sep={sep!r}" + (", decimal=',' if numbers have it" if form.delimiter == "," else "")
         return "quotes around values that hold the separator, or sep="
 
 

@@ -178,6 +178,8 @@ def test_a_file_of_one_column_is_offered_the_separator_in_its_name(
     assert f"events.csv: one column, {f'id{sep}x'!r}; sep={sep!r} would make several of it" in caplog.text
     caplog.clear()
     assert list(gp.read_csv(path, sep=sep).columns) == ["id", "x"]
+    gp.read_csv(path, sep=sep, names=["id", "x"], skip_rows=1)
+    assert "one column" not in caplog.text
     path.write_text(f"id,a{sep}b\n1,2\n")
     gp.read_csv(path)
     assert "sep=" not in caplog.text
