@@ -342,8 +342,10 @@ def test_a_record_without_a_value_has_no_other_type(flights: pd.DataFrame) -> No
 
 
 def test_the_target_is_missing(flights: pd.DataFrame) -> None:
-    with raises(errors.ColumnNotFound, where="Features", column="arr_delay"):
+    with raises(errors.ColumnNotFound, where="target='arr_delay > 15'", column="arr_delay"):
         fit(flights.drop(columns="arr_delay"))
+    with raises(errors.ColumnNotFound, where="target='origin == JFK'", column="JFK", remedy="origin == 'JFK'"):
+        gp.Pipeline([], gp.Features(["distance"], target="origin == JFK")).fit(flights)
     with pytest.raises(errors.BadData, match=rf"target 'arr_delay > 15': none of {len(flights)} rows has a value"):
         fit(flights.assign(arr_delay=np.nan))
 

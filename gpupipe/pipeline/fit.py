@@ -299,9 +299,10 @@ class PipelineFit:
         labels = [(label, text) for label in features._labels for text in label.texts]
         constants = [text for label, text in labels if not label.reads(self.schema, [text])]
         self.schema.require(constants, "Features")
-        self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
+        self.schema.require(features.keep, "Features")
         if features.target is not None:
-            features.target.check(self.schema)
+            features.target.check(self.schema)  # before its names: it offers quotation marks for a word that is none
+        self.schema.require(sorted(features._label_reads(self.schema)), "Features")
         # Before leaks: columns that are not there, or of a type no step takes.
         self.outputs = features._output_fields(self.schema)
         for note in features._check_leaks(self.schema):
