@@ -172,13 +172,17 @@ class Dataset(Table):
         expected, remedy = "a frame or an array of its rows", "data.to_pandas(), or data.to_pandas().to_numpy()"
         raise BadConfig("Dataset", "a lazy table is no array", expected=expected, remedy=remedy)
 
+    def __dir__(self) -> list[str]:
+        """List what a notebook completes after a dot: what users call, without the parts that plans are made of."""
+        return ["columns", "schema", "num_partitions", *vars(type(self))]
+
     if not TYPE_CHECKING:  # for which any name would be one
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeNotFound with what a Dataset has for a name of pandas' or Polars' frames."""
             if name.startswith("_") or hasattr(type(self), name):  # a property that has failed fails again
                 return object.__getattribute__(self, name)
-            raise refuse_attribute(name, dir(type(self)))
+            raise refuse_attribute(name, dir(self))
 
     def head(self, n: int = 5) -> Frame:
         """Return the first `n` rows as a frame; read no more row groups than needed.

@@ -38,3 +38,9 @@ def test_a_name_that_is_misspelt_or_only_pandas() -> None:
         data["y"] = 1  # type: ignore[index]
     assert not hasattr(data, "iloc") and not hasattr(data, "__array_interface__")
     assert len(copy.copy(data)) == len(copy.deepcopy(data)) == len(pickle.loads(pickle.dumps(data))) == 2
+
+
+def test_only_what_users_call_is_completed() -> None:
+    names = [name for name in dir(gp.from_frame(FRAME)) if not name.startswith("_")]
+    assert {"columns", "schema", "shape", "group_by", "to_pandas"} <= set(names)
+    assert not {"locate_origins", "cuts_history", "source", "query"} & set(names)
