@@ -19,10 +19,10 @@ from gpupipe.version import __version__
 _PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "names", "skip_rows", "thousands", "timestamp_formats")
 """Arguments of readers that the command has no options for."""
 _READ_TIMES = (
-    r"gp\.read_csv\(\.\.\., timestamp_formats=\{'[^']*': ('[^']*')\}\), or pd\.to_datetime\([^()]*\)"
-    r"|timestamp_formats=\[('[^']*')\]"
+    r"gp\.read_csv\(\.\.\., timestamp_formats=\{'[^']*': (?P<one>'[^']*')\}(, null_values=\[(?P<marks>[^]]*)\])?\)"
+    r", or pd\.to_datetime\([^()]*\)|timestamp_formats=\[(?P<first>'[^']*')\]"
 )
-"""How errors offer a format of times to Python."""
+"""How errors offer a format of times, and texts that are missing values, to Python."""
 _UNREAD = 141  # the exit code: 128 and the number of SIGPIPE
 
 
@@ -70,8 +70,14 @@ def _name_options(text: str) -> str:
     text = re.sub(r"\bhistory=(?!\w)", "--history", text)
     text = re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
     text = re.sub(r"(?<!\(\.\.\., )\b(sep|decimal|encoding)=('[^']+')", r"--\1 \2", text)
-    text = re.sub(_READ_TIMES, r"--timestamp-format \1", text)
+    text = re.sub(r"\bencoding=(?=,)", "--encoding", text)
+    text = re.sub(_READ_TIMES, _name_times, text)
     return re.sub(rf"(?<=[ \n])(?<!\(\.\.\., )({'|'.join(_PYTHON_ARGUMENTS)})=", r"in Python \1=", text, count=1)
+
+
+def _name_times(match: re.Match[str]) -> str:
+    marks = "".join(f" --null-value {mark}" for mark in re.findall("'[^']*'", match["marks"] or ""))
+    return f"--timestamp-format {match['one'] or match['first']}{marks}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
         reading.add_argument(
             "--timestamp-format", dest="timestamp_formats", action="append", metavar="FORMAT", help=times
         )
+        marks = "of CSV, a text that is a missing value, in place of NA, NULL and the like; may be given several times"
+        reading.add_argument("--null-value", dest="null_values", action="append", metavar="TEXT", help=marks)
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)
     return parser
@@ -176,7 +184,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
 
 def _get_dialect(parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `read_csv` that the command was given."""
-    names = ("sep", "decimal", "encoding", "timestamp_formats")
+    names = ("sep", "decimal", "encoding", "timestamp_formats", "null_values")
     return {name: value for name in names if (value := getattr(parsed, name)) is not None}
 
 

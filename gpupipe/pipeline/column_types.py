@@ -11,7 +11,7 @@ from gpupipe.backend.columns import missing_column, sample_texts
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import Dataset
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
-from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+from gpupipe.support.text_kinds import drop_marks, recognise_texts, suggest_parsing
 
 
 def find_casts(
@@ -95,7 +95,7 @@ def _another_type(
     remedy, is_number = f"the column as {expected} before it is given", expected in (*INTEGERS, *FLOATS)
     if got == "string" and is_number and (steps := _suggest_numbers(name, texts)):
         remedy = steps
-    elif got == "string" and expected == "timestamp" and recognise_texts(texts) == "dates":
+    elif got == "string" and expected == "timestamp" and recognise_texts(drop_marks(texts)) == "dates":
         remedy = suggest_parsing(name, "dates", texts)
     # A cast of pandas makes True of any text.
     elif got == "string" and (expected == "bool" or (is_dataset and (is_number or expected == "timestamp"))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, dictionaries, select
 from gpupipe.backend.dictionaries import Dictionary
@@ -20,14 +23,18 @@ from gpupipe.preprocessing.learned_step import Columns, LearnedStep, gather, row
 from gpupipe.preprocessing.summaries import CategoryCounts, encode_values
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.support.text import format_count
+from gpupipe.support.text_kinds import MISSING_MARKS
 from gpupipe.support.validation import check_integer, check_number, is_integer, is_one_of, is_sequence, refuse_argument
 
+_log = logging.getLogger("gpupipe")
 Lists = Mapping[str, Sequence[Any]]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 
 _OF_RESERVED, _OF_VALUES, _OF_PLACES = 0, 1, 2  # seeds of keys: a bucket is no value
 MOST_BUCKETS = 2**31 - 1 - FIRST  # an id is an int32
+_MARKED_ROWS, _MARKED_SHARE = 5, 0.01  # of rows with a mark of a missing value, from which on it is told
+_MARKS = pa.array(MISSING_MARKS)
 _RESIDENT = 1 << 16  # beyond this many strings the vocabulary is not hashed again for every partition
 
 
@@ -87,6 +94,7 @@ class Lookup:
 
     def __init__(self, vocabulary: Dictionary, *, text: bool) -> None:
         self.vocabulary = vocabulary
+        self.reports = dict[str, object]()  # by column, of marks that are warned of
         self._index = None if text else KeyIndex(vocabulary.to_numpy())
         if text and len(vocabulary) > _RESIDENT:
             self._index = dictionaries.index_hashes(vocabulary)
@@ -145,7 +153,34 @@ def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictio
     if lookup is None or lookup.vocabulary is not vocabulary:
         same = [item for item in list(lookups.values()) if item.vocabulary is vocabulary]
         lookup = lookups[name] = same[0] if same else Lookup(vocabulary, text=dtype == "string")
+    _warn_of_marks(step, name, column, lookup)
     return lookup
+
+
+def _warn_of_marks(step: LearnedStep, name: str, column: Column, lookup: Lookup) -> None:
+    """Warn once of "?" and the like, which the fit read as missing values, or did not have."""
+    if column.dictionary is None or not len(lookup.vocabulary) or name in lookup.reports:
+        return
+    is_mark = pc.is_in(column.dictionary, _MARKS.cast(column.dictionary.type))
+    for code in np.flatnonzero(is_mark.to_numpy(zero_copy_only=False)).tolist():
+        mark = column.dictionary[code : code + 1]
+        num_rows = int((column.data == code).sum())
+        is_known = dictionaries.find_positions(mark, lookup.vocabulary)[0] >= 0
+        if is_known or num_rows < max(min(_MARKED_ROWS, len(column)), _MARKED_SHARE * len(column)):
+            continue
+        report = object()
+        if lookup.reports.setdefault(name, report) is report:  # threads transform several partitions
+            text, rows = mark[0].as_py(), format_count(len(column), "row")
+            _log.warning(
+                "%s: column %r has %r in %d of %s, which is none of the fit's categories; where it marks a missing "
+                "value, null_values=[%r] of read_csv, or --null-value of the command, makes it one",
+                step.class_name,
+                name,
+                text,
+                num_rows,
+                rows,
+                text,
+            )
 
 
 def check_vocabulary(where: str, vocabulary: Any, dtype: str) -> None:

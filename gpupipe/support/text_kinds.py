@@ -10,6 +10,25 @@ from itertools import filterfalse, islice, product
 from gpupipe.support.text import derive, format_count
 from gpupipe.support.text_dates import DATE, ISO_TIME, find_formats, is_date, list_kinds, list_offsets
 
+MISSING_MARKS = (
+    "",
+    "-",
+    "--",
+    ".",
+    "?",
+    "na",
+    "n.a.",
+    "NA",
+    "N/A",
+    "n/a",
+    "NaN",
+    "nan",
+    "NULL",
+    "null",
+    "None",
+    "none",
+)
+"""Texts that mostly stand for a missing value, where they are none of a column's categories."""
 _MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
 _FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
 _NUM_STRAYS = 3  # that are named
@@ -58,7 +77,7 @@ def explain_texts(name: str, counts: Mapping[str, int]) -> str:
     are_rare = 10 * len(strays) <= len(filled)
     if not are_rare and len(filled) <= _FEW_TEXTS and 2 * len(strays) < len(filled):
         are_rare = 10 * sum(map(counts.__getitem__, strays)) <= sum(map(counts.__getitem__, filled))
-    kind = recognise_texts(filterfalse(_MARK.fullmatch, filled)) if are_rare else None
+    kind = recognise_texts(drop_marks(filled)) if are_rare else None
     if kind is None:
         return ""
     strays.sort(key=lambda text: (-counts[text], text))
@@ -80,6 +99,11 @@ def recognise_texts(texts: Iterable[str]) -> str | None:
     return next(kinds, None) if filled else None
 
 
+def drop_marks(texts: Iterable[str]) -> list[str]:
+    """Return the texts without those that hold no digit, such as marks of a missing value, and dates of zeros."""
+    return list(filterfalse(_MARK.fullmatch, texts))
+
+
 def parse_amounts(texts: Sequence[str]) -> list[float] | None:
     """Parse texts of numbers, percentages or money, NaN where one has no digit; None where some are anything else.
 
@@ -87,7 +111,7 @@ def parse_amounts(texts: Sequence[str]) -> list[float] | None:
         >>> parse_amounts(["$1,234.50", "-$7", "?"]), parse_amounts(["7,5 %", "1.000,25 %"]), parse_amounts(["12b"])
         ([1234.5, -7.0, nan], [7.5, 1000.25], None)
     """
-    kind = recognise_texts(filterfalse(_MARK.fullmatch, texts))
+    kind = recognise_texts(drop_marks(texts))
     if kind is None or kind not in {"numbers", *_NUMBERS}:
         return None
 
@@ -111,7 +135,7 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
         "gp.read_csv(..., timestamp_formats={'day': '%d/%m/%Y'}), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
     """
-    values = list(filterfalse(_MARK.fullmatch, texts))
+    values = drop_marks(texts)
     strays = [text for text in filter(_MARK.fullmatch, texts) if text.strip()]
     if kind == "dates":
         dates = list(filter(is_date, values))

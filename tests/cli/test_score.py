@@ -242,3 +242,51 @@ def test_files_in_another_form_of_csv_are_scored(tmp_path: Path, capsys: pytest.
     assert (
         "no feature is computed from other rows" in (said := capsys.readouterr().err) and said.count("is no CSV") == 1
     )
+
+
+def test_a_folder_of_two_formats_is_refused_with_the_pattern_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five days of CSV and one of Parquet: only the Parquet file had been scored, without a word."""
+    scorer = save(tmp_path / "run")
+    (tmp_path / "in").mkdir()
+    FRAME[:20].to_csv(tmp_path / "in" / "a.csv", index=False)
+    FRAME[20:40].to_csv(tmp_path / "in" / "b.csv.gz", index=False)
+    FRAME[40:].to_parquet(tmp_path / "in" / "c.parquet", index=False)
+    (tmp_path / "in" / "notes.txt").write_text("no table")
+    model, source, output = (str(tmp_path / name) for name in ("run", "in", "out"))
+    for call in (["score", model, source, output], ["inspect", source], ["score", model, f"{source}/*", output]):
+        assert main(call) == 2
+        said = capsys.readouterr().err
+        assert "files of several formats" in said and "'1 file .csv', '1 file .csv.gz'" in said
+    pattern = f"{source}/**/*.csv*"
+    assert main(["score", model, source, output]) == 2 and f"'{pattern}'" in capsys.readouterr().err
+    assert main(["score", model, pattern, output]) == 0
+    expected = scorer.predict(FRAME[:40])
+    pd.testing.assert_frame_equal(gp.read_parquet(output).compute(), expected, check_dtype=False)
+    call = ["score", model, f"{source}/a.csv", f"{output}_2", "--history", source]
+    assert main(call) == 2 and "files of several formats" in capsys.readouterr().err
+
+
+def test_marks_of_missing_values_are_told_and_read_as_in_the_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = pd.DataFrame({"x": np.arange(60.0), "k": ["a", "b", "?"] * 20, "day": ["04-Sep-2000", "-"] * 30})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    frame.assign(y=np.arange(60) % 2).to_csv(tmp_path / "train.csv", index=False)
+    form: dict[str, object] = {"null_values": ["?", "-"], "timestamp_formats": {"day": "%d-%b-%Y"}}
+    features = gp.Features(["x"], (["k"], pre.Categorify()), target="y", keep=["day"])
+    pipeline = gp.Pipeline([], features).fit(gp.read_csv(tmp_path / "train.csv", **form))  # type: ignore[arg-type]
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1))
+    gp.save(tmp_path / "run", pipeline, scorer.model)
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.csv"), str(tmp_path / "out"), "--proba"]
+    assert main(call) == 2
+    offered = "--timestamp-format '%d-%b-%Y' --null-value 'NA' --null-value '-'"
+    assert f"Try: {offered}" in capsys.readouterr().err
+    assert main([*call, *offered.replace("'", "").split()]) == 0
+    assert "Categorify: column 'k' has '?' in 20 of 60 rows" in caplog.text and "--null-value" in caplog.text
+    caplog.clear()
+    assert main([*call, "--overwrite", *offered.replace("'", "").split(), "--null-value", "?"]) == 0
+    expected = scorer.predict_proba(gp.read_csv(tmp_path / "rows.csv", **form))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected.compute(), check_dtype=False)
+    assert "none of the fit's categories" not in caplog.text

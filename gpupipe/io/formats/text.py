@@ -33,8 +33,9 @@ from gpupipe.support.calls import answer_calls
 from gpupipe.support.forks import require_threads
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
-_CSV_SUFFIXES = [".csv", ".csv.gz", ".csv.zst"]
-_JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
+_PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
+CSV_SUFFIXES = [f".csv{packed}" for packed in _PACKED]
+JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in _PACKED]
 _log = logging.getLogger("gpupipe")
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
 _NO_VALUE = "without any value, read as another file shows, else as float64"
@@ -72,7 +73,7 @@ def read_csv(
     For more about the arguments see `read_parquet`.
 
     Args:
-        path: a folder stands for all `*.csv` below it; compressed files too (`.gz`, `.zst`, `.zip` of one file).
+        path: a folder stands for all `*.csv` below it; packed ones (`.gz`, `.bz2`, `.xz`, `.zst`, `.zip` of one file).
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
@@ -130,7 +131,7 @@ def read_csv(
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     _check_form(form, get_executor().resolve(backend))
     parser = _CsvParser(form, dtypes, columns, policy, limit, backend)
-    return parser.read(path, _CSV_SUFFIXES, storage_options)
+    return parser.read(path, CSV_SUFFIXES, storage_options)
 
 
 @answer_calls
@@ -181,7 +182,7 @@ def read_json(
     check_names("read_json", None, columns=columns)
     dtypes = _check_dtypes("read_json", dtypes, (*DTYPES, *LISTS))
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
-    return _JsonParser(dtypes, columns, policy, limit, backend).read(path, _JSON_SUFFIXES, storage_options)
+    return _JsonParser(dtypes, columns, policy, limit, backend).read(path, JSON_SUFFIXES, storage_options)
 
 
 def read_text(
@@ -197,8 +198,8 @@ def read_text(
         parameters, names = signature(read_csv).parameters, signature(_make_form).parameters.keys() - {"dtypes"}
         form = _make_form({}, **{name: dialect.get(name, parameters[name].default) for name in names})
         _check_form(form, get_executor().resolve("auto"))
-        return _CsvParser(form, {}, None, policy, limit, "auto", texts).read(path, _CSV_SUFFIXES, None)
-    return _JsonParser({}, None, policy, limit, "auto", texts).read(path, _JSON_SUFFIXES, None)
+        return _CsvParser(form, {}, None, policy, limit, "auto", texts).read(path, CSV_SUFFIXES, None)
+    return _JsonParser({}, None, policy, limit, "auto", texts).read(path, JSON_SUFFIXES, None)
 
 
 def _make_form(

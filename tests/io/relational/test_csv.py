@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import bz2
 import csv as python_csv
 import gc
 import gzip
+import lzma
 import tempfile
 import zipfile
 from pathlib import Path
@@ -409,6 +411,14 @@ def test_what_cannot_be_unpacked_is_named(tmp_path: Path, suffix: str) -> None:
     path.write_bytes({"gz": gzip.compress(b"a\n1\n")[:-3]}.get(suffix, b"\xfd7zXZ" * 9))
     with pytest.raises(BadFile, match="cannot be unpacked"):
         gp.read_csv(path)
+
+
+def test_a_folder_has_its_packed_files(tmp_path: Path) -> None:
+    packers = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    for number, (suffix, packer) in enumerate(packers.items()):
+        (tmp_path / f"{number}.csv{suffix}").write_bytes(packer(f"a\n{number}\n".encode()))
+    pack(tmp_path / "4.csv.zip", **{"4.csv": "a\n4\n"})
+    assert values(gp.read_csv(tmp_path), "a") == [0, 1, 2, 3, 4]
 
 
 def test_leading_zeros_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
