@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 
 from gpupipe.backend import Backend, Frame, select
@@ -19,6 +20,7 @@ from gpupipe.transforms import WholeTableTransform
 _log = logging.getLogger("gpupipe")
 WindowSteps = Mapping[int, tuple[WholeTableTransform, Schema, list[str]]]
 """By its position each window step whose columns are wanted, the schema before it, and these columns."""
+_FEWEST_STRETCHES, _MOST_STRETCHES = 5, 100_000  # of a history whose gaps are looked for
 _MOST_WITHOUT_PAST = 0.1  # of the rows, those of new keys
 
 
@@ -96,7 +98,8 @@ def warn_of_overlap(steps: WindowSteps, history: Dataset, data: Dataset, tables:
     for names, time in {(*step.keys, *step.order): step.order[0] for step, *_ in steps.values() if step.order}.items():
         if not {*names} <= {*data.schema.names}:
             continue  # computed by earlier steps
-        if _is_before(*tables, time):
+        if (ends := _find_both_ends(*tables, time)) and ends[0][1] < ends[1][0]:
+            _warn_of_hole(tables[0], time, *ends)
             continue
         # The data are the fewer rows: these are hashed, and the history is only looked up.
         rows = data.select(names).deduplicate(names)
@@ -191,9 +194,42 @@ def warn_of_gaps(
         )
 
 
-def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
-    """Return whether all times of the history are before all of the data; False where the order is of other values."""
+def _find_both_ends(history: Dataset, data: Dataset, time: str) -> list[tuple[float, float]]:
+    """Find the ends of the times of the history and of the data; nothing where one has none, or other values."""
     if any(time not in table.schema or table.schema[time].kind != Kind.TIME for table in (history, data)):
-        return False
-    past, rows = (find_ends(table, [time], get_executor().resolve(table.backend)) for table in (history, data))
-    return not past or not rows or past[time][1] < rows[time][0]
+        return []
+    ends = [find_ends(table, [time], get_executor().resolve(table.backend)) for table in (history, data)]
+    return [each[time] for each in ends if each] if all(ends) else []
+
+
+def _warn_of_hole(history: Dataset, time: str, past: tuple[float, float], rows: tuple[float, float]) -> None:
+    """Warn where more time lies between the history and the data than anywhere within the history.
+
+    Stretches half as wide as that hole have a row of the history each, so no gap there is as wide. Days 1 to 7 before
+    the data of day 9, in stretches of one day: all have a row. Before day 8 stretches are half a day: every other has.
+    """
+    width = (rows[0] - past[1]) / 2
+    count = int((past[1] - past[0]) // width)
+    if not _FEWEST_STRETCHES <= count <= _MOST_STRETCHES:
+        return
+    backend, stretches = get_executor().resolve(history.backend), set[int]()
+    find = partial(_find_stretches, time, past[0], width, backend)
+    with closing(run_partitions(find, history, backend, "windows")) as parts:
+        for part in parts:
+            stretches.update(part)
+    if len(stretches & set(range(count))) == count:
+        _log.warning(
+            "history= ends %s before the data, by %r, and has no gap as long: windows take its last rows for those "
+            "just before the data; the rows between belong to history=, too",
+            timedelta(microseconds=rows[0] - past[1]),
+            time,
+        )
+
+
+def _find_stretches(name: str, start: float, width: float, backend_name: str, part: Dataset) -> list[int]:
+    backend, (partition,) = select(backend_name), part.partitions
+    column = backend.column(part.read(partition, [name], backend), name)
+    missing = column.missing(backend.xp)
+    values = column.data if missing is None else column.data[~missing]
+    stretches: list[int] = backend.to_host(backend.xp.unique((values - start) // width)).astype("int64").tolist()
+    return stretches

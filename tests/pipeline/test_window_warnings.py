@@ -54,6 +54,25 @@ def test_a_history_that_is_too_short_for_some_rows_is_told(caplog: pytest.LogCap
     assert "history= gives" not in caplog.text, "the first row of each store alone lacks a value"
 
 
+def test_a_history_that_ends_too_early_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Yesterday's file is not there: a lag of one row would be the sales of the day before yesterday."""
+    past, tomorrow = make_sales()
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    last, hole = past["date"].max(), "history= ends 2 days, 0:00:00 before the data, by 'date', and has no gap as long"
+    tomorrow = tomorrow[tomorrow["date"] == last + pd.Timedelta("1D")].assign(sales=np.nan)
+    weekdays = past[past["date"].dt.day_of_week < 5]
+    for history, warns in (
+        (past, False),
+        (past[past["date"] < last], True),
+        (gp.from_frame(past[past["date"] < last], num_partitions=3), True),
+        (past[~past["date"].isin([last, pd.Timestamp("2024-02-01")])], False),
+        (weekdays[weekdays["date"] < last], False),
+    ):
+        caplog.clear()
+        pipeline.transform(tomorrow, history=history)
+        assert (hole in caplog.text) == warns
+
+
 def test_rows_that_a_history_has_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
     past, tomorrow = make_sales()
     tomorrow = tomorrow.assign(sales=np.nan)
