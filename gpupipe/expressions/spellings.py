@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from gpupipe.errors import nearest
 from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
@@ -69,6 +70,9 @@ _ELSEWHERE |= {
 _ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
 _ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
 """What other languages call a function that is here, or what this one writes otherwise, of arguments by number."""
+_OF_COLUMNS = {"minimum": "minimum min least min_horizontal", "maximum": "maximum max greatest max_horizontal"}
+_OF_COLUMNS |= {"sum": "sum sum_horizontal", "mean": "mean avg average mean_horizontal"}
+"""What is written of several columns otherwise than by one call, and its names elsewhere."""
 _PERIODS = {"floor({0}, '1d')": "day", "floor({0}, '1h')": "hour", "floor({0}, '1min')": "minute"}
 _PERIODS |= {"floor({0}, '1s')": "second", "({0} - timestamp('1970-01-05')) // 604800": "week", "year({0})": "year"}
 _PERIODS |= {"year({0}) * 12 + month({0})": "month", "year({0}) * 4 + quarter({0})": "quarter"}
@@ -145,8 +149,10 @@ def write_call(name: str, arguments: Sequence[str]) -> str | None:
     call = _write_number_call(name.lower(), arguments)
     if call is not None:
         return call or None
-    meant = {"min": "minimum", "max": "maximum"}.get(name, name) if len(arguments) == 2 else name
-    meant = meant if meant in NAMES else _find_meant(meant) or ""
+    of_columns = _look_up(name, _OF_COLUMNS)
+    if of_columns is not None and len(arguments) > 1:
+        return _write_of_columns(of_columns, arguments)
+    meant = name if name in NAMES else _find_meant(name) or ""
     if "{" in meant:
         operands = [parenthesize(argument) for argument in arguments]
         return meant.format(*operands) if len(set(re.findall(r"\{.\}", meant))) == len(operands) else None
@@ -188,6 +194,19 @@ def _write_number_call(name: str, arguments: Sequence[str]) -> str | None:
             length = f"floor({time}, {unit})" if _LITERAL.fullmatch(unit) else ""
             return period.format(parenthesize(time)) if period else length
     return None
+
+
+def _write_of_columns(name: str, columns: Sequence[str]) -> str:
+    """Write the least or the greatest value of several columns in each row, their sum or their mean.
+
+    Example:
+        >>> _write_of_columns("minimum", ["a", "b", "c"]), _write_of_columns("mean", ["a", "b"])
+        ('minimum(minimum(a, b), c)', '(a + b) / 2')
+    """
+    if name in ("minimum", "maximum"):
+        return reduce(lambda first, second: f"{name}({first}, {second})", columns)
+    total = " + ".join(map(parenthesize, columns))
+    return f"({total}) / {len(columns)}" if name == "mean" else total
 
 
 def means_time(name: str) -> bool:
@@ -236,7 +255,8 @@ def suggest_function(name: str) -> str:
 def _find_meant(name: str) -> str | None:
     if _look_up(name, _STEPS) is not None:
         return None
-    return _look_up(name, _ELSEWHERE) or nearest(name, NAMES)
+    is_aggregate = name in AGGREGATES and name not in NAMES  # a median is no mean
+    return _look_up(name, _ELSEWHERE) or (None if is_aggregate else nearest(name, NAMES))
 
 
 def _look_up(name: str, meanings: Mapping[str, str]) -> str | None:

@@ -77,6 +77,11 @@ def _list_bit_operations(item: ast.expr) -> list[ast.BinOp]:
     return []
 
 
+def _list_keyword_values(item: ast.Call) -> list[ast.expr]:
+    """List what a call gives by keywords, but for the `axis`, which columns of a row have none of."""
+    return [keyword.value for keyword in item.keywords if keyword.arg != "axis"]
+
+
 class Reader:
     """Converter of Python's syntax tree to ours, by an allow list; anything else is an error that points at it."""
 
@@ -323,7 +328,7 @@ class Reader:
         if isinstance(item.func, ast.Attribute):
             name, value = item.func.attr, self._strip_accessor(item.func.value)
             is_module = isinstance(value, ast.Name) and value.id in MODULES
-            values = [*([] if is_module else [value]), *item.args, *(keyword.value for keyword in item.keywords)]
+            values = [*([] if is_module else [value]), *item.args, *_list_keyword_values(item)]
             problem, expected = "methods cannot be called", f"a function: {functions}"
             raise self._refuse_call(item, name, values, problem, expected, at=item.func)
         if not isinstance(item.func, ast.Name):
@@ -331,7 +336,7 @@ class Reader:
         name = self._text(item.func)
         if item.keywords:
             problem, first = f"{name} is called with a keyword", item.keywords[0].arg
-            values = [*item.args, *(keyword.value for keyword in item.keywords)]
+            values = [*item.args, *_list_keyword_values(item)]
             texts = [*map(self._text, values)]
             values = values if write_call(name, texts) or write_date(name, texts) else item.args
             raise self._refuse_call(item, name, values, problem, "positions", got=first)
@@ -340,6 +345,9 @@ class Reader:
         if name not in FUNCTIONS:
             problem, expected = f"no function is called {name!r}", f"one of {functions}"
             raise self._refuse_call(item, name, item.args, problem, expected, at=item.func)
+        match item.args:
+            case [ast.List(values) | ast.Tuple(values)] if write_call(name, [*map(self._text, values)]):
+                raise self._refuse_call(item, name, values, "a list is not allowed", "the values one by one")
         self._check_count(name, item)
         return self._operation(name, item.args, item, depth)
 
@@ -357,11 +365,13 @@ class Reader:
         """Build the error of a call that is another language's, by what it means here."""
         texts = [*map(self._text, values)]
         match values:
-            case [ast.Subscript(slice=ast.List([ast.Constant(str()), *_] as names))] if means_time(name):
+            case [ast.List(elements) | ast.Tuple(elements)]:
+                texts = [*map(self._text, elements)]
+            case [ast.Subscript(slice=ast.List([ast.Constant(str()), *_] as names))]:
                 texts = [refer_to(ast.literal_eval(column)) for column in names]
         mended, advice = write_call(name, texts), suggest_function(name)
         also = NOTES.get(name.lower(), "").format(*texts) if len(texts) == 1 else ""
-        if name in AGGREGATES and len(values) == 1 and (isinstance(item.func, ast.Attribute) or name not in NAMES):
+        if name in AGGREGATES and len(texts) == 1 and (isinstance(item.func, ast.Attribute) or name not in NAMES):
             span, text, column = self._span(item), self._source.text, self._find_column(values[0]) or "x"
             of_list = f"; of a list {AGGREGATES[name]}({texts[0]})" if AGGREGATES[name] in FUNCTIONS else ""
             advice = suggest_aggregate(name, column, text[: span.start], text[span.end :]) + of_list

@@ -102,6 +102,19 @@ SCHEMA = Schema(Field(name, dtype) for name, dtype in COLUMNS.items())
         ("l == a", "contains(l, a)"),
         ("4 != l", "not contains(l, 4)"),
         ("floor(t)", "floor(t, '1h')"),
+        ("min(a, b, 3)", "minimum(minimum(a, b), 3)"),
+        ("max([a, b]) > 1", "maximum(a, b) > 1"),
+        ("minimum(a, b, 3)", "minimum(minimum(a, b), 3)"),
+        ("maximum((a, b))", "maximum(a, b)"),
+        ("least(a, b, 3)", "minimum(minimum(a, b), 3)"),
+        ("np.max([a, b], axis=0)", "maximum(a, b)"),
+        ("df[['a', 'b']].min(axis=1)", "minimum(a, b)"),
+        ("sum(a, b, 3) * 2", "(a + b + 3) * 2"),
+        ("sum([a > 1, b])", "(a > 1) + b"),
+        ("mean(a, b) > 3", "((a + b) / 2) > 3"),
+        ("np.mean([a, df.b, 3])", "(a + (b) + 3) / 3"),
+        ("sum(a, b, axis=1)", "a + b"),
+        ("coalesce([a, b])", "coalesce(a, b)"),
     ],
 )
 def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
@@ -156,6 +169,8 @@ def test_a_sign_of_comments_in_a_text_or_a_name() -> None:
         ("t > 2024-12-31", "'2024-12-31', with quotation marks"),
         ("floor(t, '30 mins')", "'30 min'; for a month year(time) * 12 + month(time)"),
         ("floor(t, 'quarter')", "'1h'; for a month year(time) * 12 + month(time)"),
+        ("median(a, b)", "one of the functions above, or Map(fn, reads=..., adds=...) for your own"),
+        ("len([a, b])", "x in [...]"),
     ],
 )
 def test_a_remedy_for_a_part(wrote: str, remedy: str) -> None:
@@ -259,6 +274,8 @@ def test_a_remedy_gives_what_was_meant() -> None:
     assert follow("code == 'C3x' or 'A1y'") == [True, True, False]
     assert follow("x and x < 3") == [False, True, True]
     assert follow("x.round(1)") == [0.0, 2.3, -3.0] and follow("sign(x)") == [0, 1, -1]
+    assert follow("min(x, 2, -1)") == [-1, -1, -3.04] and follow("max([x, 1])") == [1, 2.26, 1]
+    assert follow("mean(x, 1, 2)") == ((data.compute()["x"] + 3) / 3).tolist() and follow("sum([x, 1])")[0] == 1
     assert follow("date_trunc('hour', at)") == times.floor("h").tolist()
     first, second, third = follow("date_trunc('week', at)")  # of Mondays
     assert (second - first, third - second) == (1, 3)
