@@ -539,7 +539,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "pipeline: X and y of fit_transform": (lambda b: b.unfitted.fit_transform(b.frame[["x"]], b.frame["y"]), CONFIG, "Pipeline.fit_transform(y=)", pd.Series, "None", "target="),
     # loaders
     "loader: a size in text": (lambda b: b.pipeline.loader(b.frame, batch_size="8"), CONFIG, "loader(batch_size=)", "8", "an integer in [1, inf)", "batch_size=1"),
-    "loader: a shuffle": (lambda b: b.pipeline.loader(b.frame, shuffle=1), CONFIG, "loader(shuffle=)", 1, "'rows', 'blocks'", "shuffle='rows'"),
+    "loader: a shuffle": (lambda b: b.pipeline.loader(b.frame, shuffle=1), CONFIG, "loader(shuffle=)", 1, "'rows', 'blocks'", "one of the choices above"),
     "loader: a seed": (lambda b: b.pipeline.loader(b.frame, shuffle=True, seed=None), CONFIG, "loader(seed=)", None, "an integer", "seed=0"),
     "loader: a flag": (lambda b: b.pipeline.loader(b.frame, drop_last="no"), CONFIG, "loader(drop_last=)", "no", "True or False", "drop_last=True"),
     "loader: a device": (lambda b: b.pipeline.loader(b.frame, device="gpu"), CONFIG, "device", "gpu", "'cuda'", "device='cuda'"),
@@ -597,7 +597,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "network: blocks": (lambda b: gp.models.ResNet.from_schema(b.pipeline.schema, blocks="a"), CONFIG, "ResNet(blocks=)", "a", "an integer in [0, inf)", "blocks=2"),
     "network: members": (lambda b: gp.models.TabM.from_schema(b.pipeline.schema, members=1.5), CONFIG, "TabM(members=)", 1.5, "an integer in [1, inf)", "members=8"),
     "network: no layer": (lambda b: gp.models.TabM.from_schema(b.pipeline.schema, hidden=()), CONFIG, "TabM(hidden=)", (), "at least one layer's width", "hidden=(128, 128)"),
-    "network: its task": (lambda b: gp.models.TabM(3, task="ranking"), CONFIG, "TabM(task=)", "ranking", "'binary', 'multiclass', 'multilabel' or 'regression'", "task='binary'"),
+    "network: its task": (lambda b: gp.models.TabM(3, task="ranking"), CONFIG, "TabM(task=)", "ranking", "'binary', 'multiclass', 'multilabel' or 'regression'", "one of the choices above"),
     "network: a frame for a batch": (lambda b: b.model(b.frame), MISMATCH, "MLP", pd.DataFrame, "a gpupipe.Batch", "pipeline.loader(train)"),
     # looking
     "importance: arguments swapped": (lambda b: gp.importance(b.loader, b.trainer()), CONFIG, "importance(model=)", ANYTHING, "a Trainer", "gp.importance(trainer, pipeline.loader(valid))"),

@@ -31,6 +31,9 @@ _UNITS = {
     **dict.fromkeys(("millisecond", "milliseconds", "ms"), 1000),
     **dict.fromkeys(("microsecond", "microseconds", "us"), 1),
 }
+_CHOICES = {"seconds": "s S sec", "minutes": "m min T", "hours": "h H hr", "days": "d D", "weeks": "w W"}
+_CHOICES |= {"dayofweek": "weekday dow", "temperature": "platt sigmoid"}
+"""What other libraries call a choice, where the words are not alike."""
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(D|[a-z]+)\s*")
 _LONGEST = 1 << 62  # 146,000 years: from no date on is the difference beyond int64
 _MOST = 2**63 - 1
@@ -234,10 +237,20 @@ def refuse_choice(
 ) -> BadConfig:
     """Build the error for a value that is none of `choices`, nor `also`; the argument holds it in this form."""
     options = list(choices)
-    near = nearest(value, [option for option in options if isinstance(option, str)]) if isinstance(value, str) else None
     expected = _join_choices(options) + (f", or {also}" if also else "")
-    remedy = f"{name}={form % (options[0] if near is None else near,)}"
+    choice = _find_choice(value, options)
+    remedy = "one of the choices above" if choice is None else f"{name}={form % (choice,)}"
     return refuse_argument(owner, name, value, expected, remedy, problem="no such choice")
+
+
+def _find_choice(value: object, options: Sequence[Any]) -> str | None:
+    """Find the choice that was meant, else the only one, or the one that decides by itself; None without one."""
+    texts = [option for option in options if isinstance(option, str)]
+    if isinstance(value, str):
+        meant = next((word for word, words in _CHOICES.items() if word in texts and value in words.split()), None)
+        if near := meant or nearest(value, texts):
+            return near
+    return texts[0] if texts[:1] == ["auto"] or len(texts) == len(options) == 1 else None
 
 
 def is_bool(value: Any) -> bool:

@@ -144,3 +144,25 @@ def test_kinds_of_values() -> None:
     assert (v.as_list("origin"), v.as_list(("origin", "dest"))) == (["origin"], ["origin", "dest"])
     error = v.refuse_choice("Trainer", "loss", "mes", ["bce", "mse"], "a function")
     assert error.remedy == "loss='mse'" and error.expected == "'bce' or 'mse', or a function"
+
+
+@pytest.mark.parametrize(
+    ("value", "choices", "remedy"),
+    [
+        *((word, "seconds minutes hours days weeks", "x='days'") for word in ("d", "D", "day")),
+        *((word, "seconds minutes hours days weeks", "x='hours'") for word in ("h", "H")),
+        *((word, "seconds minutes hours days weeks", "x='minutes'") for word in ("m", "min", "T")),
+        *((word, "minutes seconds", "x='seconds'") for word in ("s", "S")),
+        *((word, "seconds minutes hours days weeks", "x='weeks'") for word in ("w", "W")),
+        *((word, "conformal temperature isotonic", "x='temperature'") for word in ("platt", "sigmoid")),
+        *((word, "day week dayofweek", "x='dayofweek'") for word in ("weekday", "dow")),
+        *((word, "seconds minutes", "one of the choices above") for word in ("D", "foo", 3, None)),
+        ("gpu0", "auto cpu cuda", "x='auto'"),
+        ("even", "balanced", "x='balanced'"),
+    ],
+)
+def test_a_choice_that_is_not_there(value: object, choices: str, remedy: str) -> None:
+    """Units are offered to pandas' letters for them; nothing is offered that is not like what was written."""
+    with pytest.raises(BadConfig) as caught:
+        v.check_choice("PCA", choices.split(), x=value)
+    assert caught.value.remedy == remedy
