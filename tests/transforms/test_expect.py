@@ -272,7 +272,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_read(step: Any, error
         ("nullable", "no", "nullable=True"),
         ("values", "ab", "values=['...']"),
         ("values", [], "values=['...']"),
-        ("on_violation", "ignore", "on_violation='count'"),
+        ("on_violation", "ignore", "one of the choices above"),
     ],
 )
 def test_arguments_that_make_no_sense(name: str, value: Any, remedy: str) -> None:
