@@ -11,6 +11,7 @@ from gpupipe.backend import Array, Backend, Column, infer_backend
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset
 from gpupipe.io.description.column_description import looks_like_id
+from gpupipe.io.description.column_summary import are_whole
 from gpupipe.pipeline.leak_hints import find_element_hint, find_hint, list_present
 from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
@@ -85,9 +86,9 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
             continue
         distinct = sort_unique(values, backend.xp)
         count, rows = len(distinct), len(values)
-        is_whole = column.dtype in INTEGERS
-        is_id = is_whole and count == rows and looks_like_id(name, count, int(distinct[0]), int(distinct[-1]))
-        if is_whole and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
+        is_id = count == rows and are_whole(distinct, column.dtype, backend)
+        is_id = is_id and looks_like_id(name, count, int(distinct[0]), int(distinct[-1]))
+        if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
             first.ids.add(name)
         if count == 1 and first.num_rows > 1:
             first.constants.add(name)
@@ -110,7 +111,7 @@ def _remark(name: str, column: Column, values: Array, backend: Backend, *, is_id
         counts = backend.to_host(backend.xp.bincount(values)[distinct]).tolist()
         if kinds := explain_texts(name, dict(zip(texts, counts, strict=True))):
             return f"{TEXTS_ARE}{kinds}"
-    if num_present < _LEAST_ROWS or column.dtype not in (*INTEGERS, "string"):
+    if num_present < _LEAST_ROWS:
         return ""
     has_words = bool(_BETWEEN_WORDS.search("".join(texts[:_LEAST_ROWS])))
     if is_id or (texts and count == num_present and not has_words):

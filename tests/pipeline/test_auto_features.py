@@ -103,11 +103,19 @@ def test_few_rows_show_no_id() -> None:
 @pytest.mark.parametrize("name", ["population_2011", "customer_id", "customerId"])
 def test_whole_numbers_that_differ_are_ids_by_their_name_or_range(name: str) -> None:
     amounts = np.random.default_rng(0).permutation(np.unique(np.random.default_rng(1).integers(200, 900_000, 334)))
-    frame = pd.DataFrame({name: amounts, "y": amounts % 2})
     remarks = [] if name == "population_2011" else [f"{name}: {SAID['application'].replace('application', name)}"]
-    assert gp.Features.auto(frame, target="y").remarks == remarks
-    notes = gp.from_frame(frame).describe()[name].notes
-    assert notes == (() if name == "population_2011" else ("an id: no value occurs twice",))
+    for values in (amounts, amounts.astype("float32"), np.where(amounts == amounts[0], np.nan, amounts)):
+        frame = pd.DataFrame({name: values, "y": amounts % 2})
+        assert gp.Features.auto(frame, target="y").remarks == remarks
+        notes = gp.from_frame(frame).describe()[name].notes
+        assert notes == (() if name == "population_2011" else ("an id: no value occurs twice",))
+
+
+@pytest.mark.parametrize("last", [0.5, np.inf])
+def test_floats_with_a_fraction_or_an_infinity_are_no_ids(last: float) -> None:
+    frame = pd.DataFrame({"customer_id": [*np.arange(59.0), last], "y": FRAME["y"]})
+    assert gp.Features.auto(frame, target="y").remarks == []
+    assert not any("an id" in note for note in gp.from_frame(frame).describe()["customer_id"].notes)
 
 
 @pytest.mark.parametrize("side", [False, True])

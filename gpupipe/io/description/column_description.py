@@ -193,7 +193,7 @@ class _Facts:
             return
         num_present = summary.num_rows - summary.num_missing
         may_be_id = values.dtype == "string"
-        if values.dtype in INTEGERS:
+        if values.is_whole:
             may_be_id = looks_like_id(self.item.name, values.num_distinct, values.low, values.high)
         if values.low == values.high and num_present > 1:
             yield f"constant: {self.format(values.low)}{' or missing' if summary.num_missing else ''}"

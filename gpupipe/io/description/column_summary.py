@@ -13,7 +13,15 @@ from gpupipe.backend.histogram import Histogram
 from gpupipe.backend.moments import merge_moments
 from gpupipe.backend.value_counts import count_numbers
 from gpupipe.io.description.sketches import DistinctSketch, FrequentValues
-from gpupipe.schema import is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, is_passenger
+
+
+def are_whole(values: Array, dtype: str, backend: Backend) -> bool:
+    """Return whether a column of that dtype has whole numbers: integers, or finite floats without a fraction."""
+    if dtype not in FLOATS:
+        return dtype in INTEGERS
+    xp = backend.xp
+    return bool((xp.isfinite(values) & (xp.floor(values) == values)).all())
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class ValueSummary:
     """Summary of the present values of a column or of the elements of its lists, of which there is one at least."""
 
     dtype: str
+    is_whole: bool
     low: Any
     high: Any
     distinct: DistinctSketch
@@ -72,19 +81,22 @@ class ValueSummary:
                 return None
             low, high = pc.min_max(values).as_py().values()
             frequent = FrequentValues(values, counts, limit).shortened()
-            return cls(column.dtype, low, high, DistinctSketch.from_texts(values, limit), frequent, None)
+            return cls(column.dtype, False, low, high, DistinctSketch.from_texts(values, limit), frequent, None)
         numbers, counts = count_numbers(column, backend, in_order=True)
         if not len(numbers):
             return None
         low, high = backend.to_host(backend.xp.stack([numbers.min(), numbers.max()])).tolist()
         distinct = DistinctSketch.from_numbers(numbers, column.dtype, backend, limit)
         frequent = FrequentValues.from_numbers(numbers, counts, column.dtype, backend, limit)
-        return cls(column.dtype, low, high, distinct, frequent, NumberSummary.of(numbers, counts, backend, limit))
+        summary = NumberSummary.of(numbers, counts, backend, limit)
+        is_whole = are_whole(numbers, column.dtype, backend)
+        return cls(column.dtype, is_whole, low, high, distinct, frequent, summary)
 
     def __add__(self, other: Self) -> Self:
         numbers = self.numbers + other.numbers if self.numbers and other.numbers else None
         return replace(
             self,
+            is_whole=self.is_whole and other.is_whole,
             low=min(self.low, other.low),
             high=max(self.high, other.high),
             distinct=self.distinct + other.distinct,

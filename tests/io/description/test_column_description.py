@@ -85,5 +85,9 @@ def test_a_day_as_text() -> None:
 )
 def test_ids_are_told_from_amounts(name: str, values: range, is_id: bool) -> None:
     assert looks_like_id(name, len(values), values[0], values[-1]) is is_id
-    notes = gp.from_frame(pd.DataFrame({name: values})).describe()[name].notes
-    assert notes == (("an id: no value occurs twice",) if is_id else ())
+    note = ("an id: no value occurs twice",) if is_id else ()
+    for numbers in (pd.Series(values), pd.Series(values, dtype="float32"), pd.Series([*values, None])):
+        data = gp.from_frame(numbers.to_frame(name), num_partitions=2)
+        assert data.describe()[name].notes == note
+        fractions = data.assign(half=f"where(col({name!r}) == {values[0]}, 0.5, col({name!r}))")
+        assert fractions.describe()["half"].notes == ()
