@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import inf
 
 from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
-from gpupipe.expressions.spellings import MISSING_WORDS, suggest_aggregate
+from gpupipe.expressions.spellings import MISSING_WORDS, parenthesize, suggest_aggregate
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
 from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion, suggest_times
 from gpupipe.support.text import write_cast
@@ -216,6 +216,9 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
                 remedy = _test_operands(node, position, dtypes, kinds, source)
             elif isinstance(operand, Name) and name.startswith("list of") and dtype in (*NUMBERS, "timestamp"):
                 remedy = _suggest_rows(node, operand.name, source)
+            elif (shift := _suggest_shift(node, dtypes, source)) is not None:
+                is_column = isinstance(operand, Name)  # which may hold times as numbers, or may be meant as one
+                remedy = shift + (f"; {_suggest_operand(name, operand, dtype, source)}" if is_column else "")
             else:
                 remedy = _suggest_arguments(node, dtypes, source) or _suggest_operand(name, operand, dtype, source)
                 if node.name == "-" and dtype == "string" and isinstance(operand, Name):
@@ -253,6 +256,18 @@ def _suggest_rows(node: Operation, column: str, source: Source) -> str:
     before, after = source.text[: node.span.start], source.text[node.span.end :]
     of_two = f"; {node.name}imum(x, y) of two numbers" if node.name in ("min", "max") else ""
     return suggest_aggregate(node.name, column, before, after) + of_two
+
+
+def _suggest_shift(node: Operation, dtypes: Sequence[str], source: Source) -> str | None:
+    """Suggest the steps that shift a time by seconds, where a number is added or subtracted; None elsewhere."""
+    sides = [*zip(node.operands, dtypes, strict=True)]
+    if node.name == "+":
+        sides.sort(key=lambda side: side[1] != "timestamp")
+    if node.name not in ("+", "-") or sides[0][1] != "timestamp" or sides[1][1] not in NUMBERS:
+        return None
+    time, number = (parenthesize(source.slice(operand.span)) for operand, _ in sides)
+    microseconds = f"int(round(({time} - timestamp('1970-01-01') {node.name} {number}) * 1000000))"
+    return f"{write_cast('made', 'timestamp', microseconds)} before, where the number counts seconds (86400 a day)"
 
 
 def _suggest_arguments(node: Operation, dtypes: Sequence[str], source: Source) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpupipe as gp
 from gpupipe import transforms as T
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import ExpressionError
@@ -156,3 +157,26 @@ def test_times_against_text_and_each_other(backend: Backend) -> None:
     assert result_of(backend, "maximum('2013-10-01', t) == timestamp('2013-10-01')", t=t) == [False, None, True]
     assert result_of(backend, "'2013-09-01' < timestamp('2013-10-01')", 2) == [True, True]
     assert result_of(backend, "'2013-10-01' in [timestamp('2013-10-01')]", 1) == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("t - dayofweek(t) * 86400", [0, 0]),
+        ("x * 86400 + t", [2, 0.5]),
+        ("86400 + floor(t, '1us')", [2, 2]),
+        ("t - x", [1 - 1 / 86400, 1 + 0.5 / 86400]),
+        ("t - 86400", [0, 0]),
+    ],
+)
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+def test_a_time_and_a_number_are_offered_a_shift(text: str, days: list[float], zone: str | None) -> None:
+    start = pd.Timestamp("2024-01-01 07:00:00.123457")  # a Monday
+    times = pd.Series([start, start]) + pd.Timedelta(days=1)
+    data = gp.from_frame(pd.DataFrame({"t": times.dt.tz_localize("UTC").dt.tz_convert(zone), "x": [1.0, -0.5]}))
+    with pytest.raises(ExpressionError) as caught:
+        data.assign(made=text)
+    steps = eval(f"[{caught.value.remedy.partition(' before')[0]}]", {"T": T})
+    made = gp.Pipeline(steps).fit(data).transform(data).compute()["made"]
+    assert made.tolist() == [start + pd.Timedelta(days=number) for number in days]
+    assert ("1970 (*" in caught.value.remedy) == (text == "t - x")  # x may hold times itself
