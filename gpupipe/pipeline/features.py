@@ -336,38 +336,42 @@ class Features:
                 raise BadConfig("Features(allow_leak=)", problem, got=name, expected=expected, remedy=remedy)
         if self.target is None:
             return []
-        notes, secret = [], self.target.origins(schema)
-        leaks = {name: find_leaks(origins, secret) for name, origins in columns.items()}
-        lookups = {name for name, origins in columns.items() if not find_leaks(_list_values(origins), secret)}
-        for name, origins in columns.items():
-            if not (leaked := leaks[name]):
-                continue
-            how = "of rows that are found by" if name in lookups else "computed from"
-            why = f"it is {how} {leaked}, which the target {self.target.text!r} is computed from too"
-            if name in self.allow_leak:
-                notes.append(f"feature {name!r} may leak, as allow_leak permits: {why}")
-                continue
-            expected = "features that are known before the target is, as lags and windows of earlier rows are"
-            names, condition = [name], "if that is meant"
-            if name in lookups:  # all that are found so, at once
-                names = [*self.allow_leak, *(n for n in leaks if n in lookups and leaks[n] == leaked)]
-                condition = f"if {leaked} are known before the target is, as the time of a row may be"
-            remedy = f"leave it out, or Features(allow_leak={list(dict.fromkeys(names))!r}) {condition}"
-            step, whens = schema[name].step, {origin.when for origin in origins}
-            is_later = any(map(comes_later, origins))
-            if _follows_order(origins, secret):
-                why = "its step has no order_by that tells all rows apart, and they stand in the order of "
-                why += f"{leaked}, which the target {self.target.text!r} is computed from too"
-                remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
-            elif is_later and When.POSITION in whens and step in _EARLIER_WINDOWS and name not in lookups:
-                remedy = f"order_by= in its step, such as a time, which tells what rows are earlier; or {remedy}"
-            elif not is_later and When.POSITION in whens and step != "JoinAsOf":
-                of_join = "" if step in _WINDOWS else ", or allow_exact_matches=False of a join_asof"
-                remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
-            if step in ("Rolling", "Expanding") and not is_later and name not in lookups:
-                remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
-            raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
-        return notes
+        secret = self.target.origins(schema)
+        leaks = {name: sources for name, origins in columns.items() if (sources := find_leaks(origins, secret))}
+        lookups = {name for name in leaks if not find_leaks(_list_values(columns[name]), secret)}
+        reasons = {
+            name: f"it is {'of rows that are found by' if name in lookups else 'computed from'} {sources}, "
+            f"which the target {self.target.text!r} is computed from too"
+            for name, sources in leaks.items()
+        }
+        refused = [name for name in leaks if name not in self.allow_leak]
+        if not refused:
+            return [f"feature {name!r} may leak, as allow_leak permits: {why}" for name, why in reasons.items()]
+        name = min(refused, key=lookups.__contains__)  # what holds values of the target first
+        others, condition = [other for other in refused if other != name], "if that is meant"
+        if name in lookups:
+            keys = sorted({key for lookup in refused for key in leaks[lookup]})
+            condition = f"if {keys} are known before the target is, as the time of a row may be"
+        remedy = f"leave {'them' if others else 'it'} out, or {self._format_permission(refused)} {condition}"
+        why, step, whens = reasons[name], schema[name].step, {origin.when for origin in columns[name]}
+        is_later = any(map(comes_later, columns[name]))
+        if _follows_order(columns[name], secret):
+            why = "its step has no order_by that tells all rows apart, and they stand in the order of "
+            why += f"{leaks[name]}, which the target {self.target.text!r} is computed from too"
+            remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
+        elif is_later and When.POSITION in whens and step in _EARLIER_WINDOWS and name not in lookups:
+            remedy = f"order_by= in its step, such as a time, which tells what rows are earlier; or {remedy}"
+        elif not is_later and When.POSITION in whens and step != "JoinAsOf":
+            of_join = "" if step in _WINDOWS else ", or allow_exact_matches=False of a join_asof"
+            remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
+        if step in ("Rolling", "Expanding") and not is_later and name not in lookups:
+            remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
+        expected = "features that are known before the target is, as lags and windows of earlier rows are"
+        raise LeakageError(f"feature {name!r}", why + _name_others(others), expected=expected, remedy=remedy)
+
+    def _format_permission(self, refused: Sequence[str]) -> str:
+        """Format the argument that permits all these features to leak, besides those that may already."""
+        return f"Features(allow_leak={[*self.allow_leak, *refused]!r})"
 
     def _column_origins(self, schema: Schema) -> dict[str, Origins]:
         columns: dict[str, Origins] = {}
@@ -377,10 +381,12 @@ class Features:
                 columns[name] = columns.get(name, frozenset()) | shift(schema[name].origins, *whens)
         return columns
 
-    def _check_ties(self, schema: Schema, before: Schema, step: WholeTableTransform, num_ties: int) -> list[str]:
+    def _check_ties(
+        self, schema: Schema, before: Schema, after: Schema, step: WholeTableTransform, num_ties: int
+    ) -> list[str]:
         """Raise for a feature that only holds the target where the order of a window has ties; as `_check_leaks`.
 
-        `schema` is that of the columns where it has, `before` where it has not.
+        `schema` is that of the columns where it has, `before` where it has not, `after` where those of all steps have.
         """
         if self.target is None:
             return []
@@ -396,8 +402,12 @@ class Features:
                 notes.append(f"feature {name!r} may leak, as allow_leak permits: {why}")
                 continue
             remedy = f"a column in order_by that tells these apart, or data.group_by({order}).agg(...) first; "
-            remedy += f"or Features(allow_leak=[{name!r}]) if that is meant"
+            secret = self.target.origins(after)
+            leaks = [each for each, held in self._column_origins(after).items() if find_leaks(held, secret)]
+            refused = [each for each in leaks if each not in self.allow_leak]
+            remedy += f"or {self._format_permission(refused)} if that is meant"
             expected = "rows of which order_by tells which is earlier"
+            why += _name_others([other for other in refused if other != name])
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes
 
@@ -473,6 +483,11 @@ def _follows_order(feature: Origins, target: Origins) -> bool:
     sorts = frozenset(origin._replace(when=When.NOW) for origin in feature if origin.when == When.ORDER)
     is_by_position = any(origin.when == When.POSITION for origin in feature)
     return is_by_position and bool(find_leaks(sorts, target)) and not find_leaks(_list_values(feature), target)
+
+
+def _name_others(names: Sequence[str]) -> str:
+    """Go on after the reason why a feature is refused with those that are refused beside it."""
+    return f"; {shorten_list(map(repr, names), _SHOWN)} may leak, too" if names else ""
 
 
 def _list_values(origins: Origins) -> Origins:

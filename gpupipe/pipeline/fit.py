@@ -310,13 +310,13 @@ class PipelineFit:
 
     def _check_ties(self, features: Features, plan: TransformPlan) -> None:
         """Check for leaks again, where windows look at rows of the same time."""
-        schema, positions = self.schema, set[int]()
+        schema, positions, after = self.schema, set[int](), plan.compute_schema({*plan.ties})
         for position, num_ties in plan.ties.items():
             positions.add(position)
             before, schema = schema, plan.compute_schema(positions)
             step = plan.steps[position]
             assert isinstance(step, WholeTableTransform), "others have no order"
-            for note in features._check_ties(schema, before, step, num_ties):
+            for note in features._check_ties(schema, before, after, step, num_ties):
                 self._note(note, logging.WARNING)
 
     def _add_missing_targets(self, error: BadData) -> BadData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from functools import partial
 from itertools import permutations
@@ -515,6 +516,56 @@ def test_one_permission_is_offered_for_all_that_a_column_of_the_target_finds() -
     allowed = ["price_lag_1_by_store", LAG]
     assert f"Features(allow_leak={allowed})" in caught.value.remedy
     assert fit(SALES, *allowed, target="late", steps=steps, allow_leak=allowed).schema.numeric
+
+
+def offered(error: errors.LeakageError) -> list[str]:
+    """Return the features of the permission that an error offers."""
+    names: list[str] = ast.literal_eval(error.remedy.rpartition("allow_leak=")[2].partition(")")[0])
+    return names
+
+
+def test_one_error_offers_permission_for_all_features_that_leak() -> None:
+    steps = [*WINDOWS, T.Lag("price", by="store", order_by="sales"), T.Derive(twice="sales * 2")]
+    lookup, own = "price_lag_1_by_store", [LEAD, "log", "twice"]
+    names = [lookup, "price", LAG, *own]  # what another row was found by, no leak, no leak, later and own values
+    with pytest.raises(errors.LeakageError, match=f"feature {own[0]!r}: it is computed from") as caught:
+        fit(SALES, *names, steps=steps)
+    assert f"; {lookup!r}, 'log', 'twice' may leak, too" in caught.value.problem
+    assert offered(caught.value) == [lookup, *own] and "leave them out" in caught.value.remedy
+    assert "if that is meant" in caught.value.remedy
+    with pytest.raises(errors.LeakageError, match="feature 'log': ") as caught:
+        fit(SALES, *names, steps=steps, allow_leak=["twice", LEAD])
+    assert offered(caught.value) == ["twice", LEAD, lookup, "log"]  # in place of the last list
+    report = fit(SALES, *names, steps=steps, allow_leak=offered(caught.value)).fit_report
+    assert report is not None
+    assert [note.split("'")[1] for note in report.notes if "may leak" in note] == [lookup, *own]
+
+
+def test_snapshots_put_together_need_one_permission() -> None:
+    """Each store's sales before a day, beside those after it: the second snapshot holds the target of the first."""
+
+    def snapshot(cut: str, end: str) -> gp.Dataset:
+        past, future = sales().filter(f"date < '{cut}'"), sales().filter(f"date >= '{cut}' and date < '{end}'")
+        past = past.assign(age=f"(timestamp('{cut}') - date) / 86400")
+        known = past.group_by("store").agg(orders=("sales", "size"), spent=("sales", "sum"), since=("age", "min"))
+        following = future.group_by("store").agg(value=("sales", "sum"))
+        return known.join(following, on="store", how="left").assign(value="coalesce(value, 0.0)")
+
+    both = gp.concat([snapshot("2024-01-05", "2024-01-08"), snapshot("2024-01-08", "2024-01-11")])
+    names = ["orders", "spent", "since"]
+    with pytest.raises(errors.LeakageError, match="feature 'orders': it is computed from") as caught:
+        fit(both, *names, target="value")
+    assert offered(caught.value) == names
+    assert fit(both, *names, target="value", allow_leak=names).schema.numeric
+
+
+def test_keys_of_several_columns_are_named_in_one_condition() -> None:
+    steps = [T.Lag("price", by="store", order_by="date"), T.Lag("sales", by="store", order_by="number")]
+    data, names = SALES.assign(number=range(24)), ["price_lag_1_by_store", "sales_lag_1_by_store"]
+    with pytest.raises(errors.LeakageError, match=f"feature {names[0]!r}: it is of rows that are found by") as caught:
+        fit(data, *names, target="day(date) + number", task="regression", steps=steps)
+    assert offered(caught.value) == names
+    assert "if ['date', 'number'] are known before the target is" in caught.value.remedy
 
 
 def test_a_rank_by_a_number_is_computed_from_it() -> None:
@@ -1044,6 +1095,18 @@ def test_the_first_of_a_group_is_that_of_the_order() -> None:
     with pytest.raises(errors.LeakageError, match="feature 'first'"):
         fit(joined, "first")
     assert fit(data.join(data.sort("date").group_by("store").agg(**wanted), on="store"), "first").schema.numeric
+
+
+def test_one_error_offers_permission_for_all_features_of_rows_of_one_time() -> None:
+    steps = [T.Lag("sales", **STORES), T.Rolling("sales", 2, closed="left", order_by="date")]
+    names = [name for step in steps for name in step.makes]
+    with pytest.raises(errors.LeakageError, match=f"feature {names[0]!r}: in the order of Lag") as caught:
+        fit(TIED, *names, "price", steps=steps)
+    assert offered(caught.value) == names and f"; {names[1]!r} may leak, too" in caught.value.problem
+    with pytest.raises(errors.LeakageError, match=f"feature {names[1]!r}: in the order of Rolling") as caught:
+        fit(TIED, *names, "price", steps=steps, allow_leak=names[:1])
+    assert offered(caught.value) == names and "may leak, too" not in caught.value.problem
+    assert fit(TIED, *names, "price", steps=steps, allow_leak=names).schema.numeric
 
 
 def test_tomorrow_may_be_predicted_from_today() -> None:
