@@ -10,9 +10,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, infer_backend
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset
-from gpupipe.io.description.column_description import looks_like_id
-from gpupipe.io.description.column_summary import are_whole
-from gpupipe.pipeline.leak_hints import find_element_hint, find_hint, list_present
+from gpupipe.pipeline.leak_hints import find_element_hint, find_hint, is_row_id, list_present
 from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
 from gpupipe.support.text_kinds import explain_texts
@@ -86,18 +84,16 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
             continue
         distinct = sort_unique(values, backend.xp)
         count, rows = len(distinct), len(values)
-        is_id = count == rows and are_whole(distinct, column.dtype, backend)
-        is_id = is_id and looks_like_id(name, count, int(distinct[0]), int(distinct[-1]))
         if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
             first.ids.add(name)
         if count == 1 and first.num_rows > 1:
             first.constants.add(name)
-        if hint := find_hint(column, beside, backend, is_id=is_id):
+        if hint := find_hint(name, column, beside, backend):
             first.remarks[name] = hint.format(repr(label), first_rows, repr(name))
         elif name in first.constants:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
-        elif remark := _remark(name, column, values, backend, is_id=is_id):
+        elif remark := _remark(name, column, values, backend, is_id=is_row_id(name, column, distinct, rows, backend)):
             first.remarks[name] = remark
     return first
 

@@ -54,8 +54,8 @@ class Features:
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: features that may hold the target all the same, each by its column's own name; the fit report notes
-            them. What is known before needs no permission: a `Lag` back, or a window with `closed="left"`, of a target,
-            where no rows of a key are alike in `order_by`.
+            them, but not what alone tells the target. What is known before needs no permission: a `Lag` back, or a
+            window with `closed="left"`, of a target, where no rows of a key are alike in `order_by`.
 
     Example:
         >>> from gpupipe import preprocessing as pre
@@ -348,11 +348,11 @@ class Features:
         if not refused:
             return [f"feature {name!r} may leak, as allow_leak permits: {why}" for name, why in reasons.items()]
         name = min(refused, key=lookups.__contains__)  # what holds values of the target first
-        others, condition = [other for other in refused if other != name], "if that is meant"
+        remainder, condition = [each for each in refused if each != name], "if that is meant"
         if name in lookups:
             keys = sorted({key for lookup in refused for key in leaks[lookup]})
             condition = f"if {keys} are known before the target is, as the time of a row may be"
-        remedy = f"leave {'them' if others else 'it'} out, or {self._format_permission(refused)} {condition}"
+        remedy = f"leave {'them' if remainder else 'it'} out, or {self._format_permission(refused)} {condition}"
         why, step, whens = reasons[name], schema[name].step, {origin.when for origin in columns[name]}
         is_later = any(map(comes_later, columns[name]))
         if _follows_order(columns[name], secret):
@@ -367,7 +367,7 @@ class Features:
         if step in ("Rolling", "Expanding") and not is_later and name not in lookups:
             remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
         expected = "features that are known before the target is, as lags and windows of earlier rows are"
-        raise LeakageError(f"feature {name!r}", why + _name_others(others), expected=expected, remedy=remedy)
+        raise LeakageError(f"feature {name!r}", why + _name_remainder(remainder), expected=expected, remedy=remedy)
 
     def _format_permission(self, refused: Sequence[str]) -> str:
         """Format the argument that permits all these features to leak, besides those that may already."""
@@ -403,11 +403,12 @@ class Features:
                 continue
             remedy = f"a column in order_by that tells these apart, or data.group_by({order}).agg(...) first; "
             secret = self.target.origins(after)
-            leaks = [each for each, held in self._column_origins(after).items() if find_leaks(held, secret)]
+            columns = self._column_origins(after)
+            leaks = [each for each in columns if find_leaks(columns[each], secret)]
             refused = [each for each in leaks if each not in self.allow_leak]
             remedy += f"or {self._format_permission(refused)} if that is meant"
             expected = "rows of which order_by tells which is earlier"
-            why += _name_others([other for other in refused if other != name])
+            why += _name_remainder([each for each in refused if each != name])
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes
 
@@ -485,7 +486,7 @@ def _follows_order(feature: Origins, target: Origins) -> bool:
     return is_by_position and bool(find_leaks(sorts, target)) and not find_leaks(_list_values(feature), target)
 
 
-def _name_others(names: Sequence[str]) -> str:
+def _name_remainder(names: Sequence[str]) -> str:
     """Go on after the reason why a feature is refused with those that are refused beside it."""
     return f"; {shorten_list(map(repr, names), _SHOWN)} may leak, too" if names else ""
 

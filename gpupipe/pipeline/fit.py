@@ -48,7 +48,7 @@ from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.pipeline.window_warnings import find_ends, list_orders, warn_of_cuts
 from gpupipe.schema import Kind, Schema, shorten_list
 from gpupipe.support.collector import pause_collector
-from gpupipe.support.text import format_count
+from gpupipe.support.text import escape_line, format_count
 from gpupipe.transforms import Map, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
@@ -58,6 +58,7 @@ MAX_HASHED_ROWS = 1 << 20
 """Rows in memory up to this number are known again by a hash of their labels, which takes milliseconds."""
 
 _EXACT = 2**53
+_SHOWN = 12  # hints at features that tell the target
 _log = logging.getLogger("gpupipe")
 
 
@@ -167,6 +168,7 @@ class PipelineFit:
             of_target=is_first,
             total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
             sampled=list_sampled_columns(self.outputs, plan.output_schema.select(plan.outputs)) if is_first else (),
+            hinted=self.dataset.partitions[0].index if is_first and self.dataset.partitions else None,
             first=self._first,
             cached=cached,
             cache=self._cache,
@@ -192,7 +194,18 @@ class PipelineFit:
             self.report.num_without_target = summaries["without target"]
             for note, level in features.target.finalize(select_kind(summaries, "target"), self.schema):
                 self._note(note, level)
+        self._note_hints(features, dict(summaries.get("hints", ())))
         self.report.coerced = dict(sum(select_kind(summaries, "coerced").values(), Counter[str]()))
+
+    def _note_hints(self, features: Features, hints: Mapping[str, str]) -> None:
+        """Warn of features that alone tell the target, unless `Features.auto` has, or a split keeps their groups."""
+        remarks = {remark.partition(": ")[0] for remark in features.remarks}
+        named = remarks.union(map(escape_line, self.dataset.group_columns))
+        notes = [f"feature {name!r}: {hint}" for name, hint in hints.items() if escape_line(name) not in named]
+        for note in notes[:_SHOWN]:
+            self._note(note, logging.WARNING)
+        if (more := len(notes) - _SHOWN) > 0:
+            self._note(f"as much may be said of {format_count(more, 'feature')} more", logging.WARNING)
 
     def _finalize(self, number: int, tasks: Sequence[FitTask], summaries: Summaries) -> None:
         """Let the steps learn from the sums of their summaries."""

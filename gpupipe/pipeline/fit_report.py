@@ -44,7 +44,7 @@ class FitReport(Answering):
     rejected: tuple[FileNote, ...] = ()  # the files whose rows it did not see, and why
     seconds: float = 0.0  # wall time
     steps: Sequence[StepReport] = ()
-    notes: list[str] = field(default_factory=list)  # on the target's task, and on columns that selectors left out
+    notes: list[str] = field(default_factory=list)  # on the target's task, columns that selectors left out, leaks
     checks: ExpectationReport = field(default_factory=ExpectationReport)  # of each `T.Expect`
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats, gather
 from gpupipe.backend.kernels import sort_unique
+from gpupipe.io.description.column_description import looks_like_id
+from gpupipe.io.description.column_summary import are_whole
 from gpupipe.schema import FLOATS, INTEGERS
 from gpupipe.support.text import format_count
 from gpupipe.support.text_kinds import parse_amounts
@@ -21,20 +24,43 @@ _MANY_ROWS = 200  # that show whether classes are ranges of a number
 _HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not tell the target
 _LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
 _MOST_EXCEPTIONS, _MOST_OF_OTHERS = 0.01, 0.05  # of the rows, and of those that are not of the largest class
+_SLACK = 2  # changes that few rows may show by chance
 _WHERE_KNOWN = "{}: is it known before that is?"
 _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 
 
-def find_hint(column: Column, target: Column | None, backend: Backend, *, is_id: bool) -> str:
+def list_hints(columns: Mapping[str, Column], target: Column, label: str, backend: Backend) -> dict[str, str]:
+    """Say of the first rows' columns, by name, how they alone tell the target, called `label`, where they do."""
+    hints, rows = dict[str, str](), _choose_rows(target, backend.xp)
+    for name, column in columns.items():
+        if column.elements is None:
+            hint = find_hint(name, column, target, backend, rows) if len(list_present(column, backend)) else ""
+        else:
+            is_of_ids = column.elements.dtype in ("string", *INTEGERS)
+            hint = find_element_hint(column, target, backend) if is_of_ids else ""
+        if hint:
+            hints[name] = hint.format(repr(label), f"in the first {len(column):,} rows", repr(name))
+    return hints
+
+
+def find_hint(
+    name: str, column: Column, target: Column | None, backend: Backend, few_rows: Array | slice = _HEAD
+) -> str:
     """Say how a column alone tells the target, as a format of its name, the rows' and the column's; else nothing.
 
-    The order of ids says nothing: a trend, and rows that are sorted by the target, follow it.
+    The order of ids says nothing: a trend, and rows that are sorted by the target, follow it. `few_rows` are looked at
+    first.
     """
     if target is None:
         return ""
     if gaps := _decides_by_gaps(column, target, backend):
         return f"{gaps} {_WHERE_KNOWN}"
-    has_order = not is_id and _ROWS_EACH * len(sort_unique(list_present(column, backend), backend.xp)) > len(column)
+    if not _may_decide(column, target, few_rows, backend.xp):
+        return ""
+    values = list_present(column, backend)
+    distinct = sort_unique(values, backend.xp)
+    is_id = is_row_id(name, column, distinct, len(values), backend)
+    has_order = not is_id and _ROWS_EACH * len(distinct) > len(column)
     if _decides(column, target, backend) or (has_order and _decides_by_order(column, target, backend)):
         return f"it alone tells {{}} {_WHERE_KNOWN}"
     # The other way round: a score of 40, 55, 90 tells its grade, "D", "C", "A", by its order.
@@ -78,6 +104,60 @@ def find_element_hint(column: Column, target: Column | None, backend: Backend) -
     value = distinct[int(xp.where(is_alone.any(axis=1), num_rows, 0).argmax())].item()
     text = repr(value if elements.dictionary is None else elements.dictionary[value].as_py())
     return f"rows with {text.replace('{', '{{').replace('}', '}}')} in it have one {{}} {_WHERE_KNOWN}"
+
+
+def _choose_rows(target: Column, xp: ModuleType) -> Array | slice:
+    """Choose rows that show best what tells a target: of few classes as many of each, by turns."""
+    labels = _to_sortable(target.data)
+    classes = sort_unique(labels, xp)
+    if not 0 < _ROWS_EACH * len(classes) <= _MANY_ROWS:
+        return _HEAD
+    rows = [xp.flatnonzero(labels == each)[: _MANY_ROWS // len(classes)] for each in classes]
+    turns = xp.concatenate([xp.arange(len(each)) / len(each) for each in rows])
+    return xp.concatenate(rows)[xp.argsort(turns)]
+
+
+def _may_decide(column: Column, target: Column, few_rows: Array | slice, xp: ModuleType) -> bool:
+    """Return False where a few rows, or all, show that no other hint follows, at the cost of a few sorts.
+
+    Text of many values passes: numbers in it have another order than its codes.
+    """
+    if column.dictionary is not None and _ROWS_EACH * len(column.dictionary) > len(column):
+        return True
+    for rows in (few_rows, slice(None)):
+        part, labels = column.take(rows), target.take(rows)
+        missing = part.missing(xp)
+        if (
+            missing is not None
+            and bool(missing.any())
+            and _follows(*_pair_values(Column("bool", ~missing), labels, xp), xp)
+        ):
+            continue
+        values, classes = _pair_values(part, labels, xp)
+        may_repeat = rows is few_rows and column.dtype not in FLOATS  # in other rows
+        if not (_follows(values, classes, xp, without_ties=may_repeat) or _follows(classes, values, xp)):
+            return False
+    return True
+
+
+def _follows(keys: Array, values: Array, xp: ModuleType, *, without_ties: bool = False) -> bool:
+    """Return whether, in the order of keys, values change or turn half as often as by chance; or where keys are equal.
+
+    By the keys 1, 1, 2, 3, 4, 5 the values a, a, a, b, b, b change once, where chance has 3 changes.
+    """
+    order = xp.argsort(keys)
+    keys, values = keys[order], values[order]
+    is_change, is_rise, is_tie = values[1:] != values[:-1], values[1:] > values[:-1], keys[1:] == keys[:-1]
+    distinct = xp.sort(values)
+    shares = xp.bincount(xp.cumsum(distinct[1:] != distinct[:-1]), minlength=1) / max(len(is_change), 1)
+    chance = (1 - float(shares @ shares)) / 2
+    num_ties = int(xp.count_nonzero(is_tie))
+    return (
+        int(xp.count_nonzero(is_change)) <= chance * len(is_change) + _SLACK
+        or int(xp.count_nonzero(is_rise[1:] != is_rise[:-1])) <= chance * 2 / 3 * len(is_change) + _SLACK
+        or (num_ties == 0 and without_ties)
+        or (num_ties > 0 and int(xp.count_nonzero(is_change & is_tie)) <= chance * num_ties + _SLACK)
+    )
 
 
 def _decides(column: Column, target: Column, backend: Backend) -> bool:
@@ -258,6 +338,13 @@ def _rank_pairs(values: Array, labels: Array, xp: ModuleType) -> _Pairs:
     ranks = xp.searchsorted(classes, labels)
     pairs = xp.searchsorted(distinct, values) * len(classes) + ranks
     return _Pairs(sort_unique(pairs, xp) % max(len(classes), 1), len(distinct), len(classes), ranks)
+
+
+def is_row_id(name: str, column: Column, distinct: Array, num_present: int, backend: Backend) -> bool:
+    """Return whether a column has whole numbers, each in one row alone, that are ids and no amounts."""
+    if not 0 < len(distinct) == num_present or not are_whole(distinct, column.dtype, backend):
+        return False
+    return looks_like_id(name, num_present, int(distinct[0]), int(distinct[-1]))
 
 
 def list_present(column: Column, backend: Backend) -> Array:

@@ -19,7 +19,9 @@ from gpupipe.monitoring.profile import Sample, draw_rows
 from gpupipe.monitoring.reports import ExpectationReport
 from gpupipe.pipeline.edges import SampledRows
 from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.leak_hints import list_hints
 from gpupipe.pipeline.plan import ColumnUses, FitTask
+from gpupipe.pipeline.target import NUM_FIRST
 from gpupipe.pipeline.transform_plan import TransformPlan
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
@@ -27,6 +29,7 @@ from gpupipe.preprocessing.summaries import Extremes, ValueCounts
 from gpupipe.step import in_step
 from gpupipe.transforms import Transform
 
+_FIRST_ROWS = slice(NUM_FIRST)
 Summaries: TypeAlias = dict[Hashable, Any]
 """What partitions give, and a pass adds up, by key; see `PartitionPass`."""
 
@@ -78,7 +81,8 @@ class PartitionPass:
     summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, it
     gives of the features' columns the "extremes", by block of columns, or how many values are ("missing", name), of so
     many "described" rows, and draws a "sample" of rows: their numbers, counts of the ("drawn values", name) of columns
-    that become ids, and of a fit the "sampled rows" for the edges of bins.
+    that become ids, and of a fit the "sampled rows" for the edges of bins. Of the `hinted` partition's first rows it
+    gives the "hints" which features alone tell the target.
     """
 
     plan: TransformPlan
@@ -88,6 +92,7 @@ class PartitionPass:
     of_target: bool = False
     total: int | None = None
     sampled: Sequence[str] = ()
+    hinted: int | None = None  # the partition's number
     first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
     cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
     cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
@@ -109,6 +114,8 @@ class PartitionPass:
         if self.of_target and self.features is not None and self.features.target is not None:
             summaries |= self.features.target.summarize(frame, plan.output_schema, backend)
             summaries["without target"] = len(frame) - len(rows.frame)
+        if partition.index == self.hinted:
+            summaries["hints"] = self._list_hints(rows, backend)
         if self.total is not None:
             summaries |= self._describe(rows.frame, partition, summaries, backend)
         if self.again:
@@ -127,6 +134,20 @@ class PartitionPass:
         steps = (step for task in self.tasks for step in task.group.steps)
         draws = any(isinstance(step, pre.GatheredStep | pre.CrossFittedStep) for step in steps)
         return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
+
+    def _list_hints(self, rows: _Rows, backend: Backend) -> list[tuple[str, str]]:
+        """List the features which alone tell a single target in the first rows, and how; allowed ones apart."""
+        if self.features is None or self.features.target is None or len(rows.target) != 1:
+            return []
+        ((label, target),) = rows.target.items()
+        names = dict.fromkeys(name for group in self.features.groups for name in group.columns)
+        excluded = {*self.features.allow_leak, *self.features.target.reads(self.plan.output_schema)}
+        columns = {
+            name: backend.column(rows.frame, name).take(_FIRST_ROWS)
+            for name in names
+            if name in rows.frame.columns and name not in excluded
+        }
+        return [*list_hints(columns, target.take(_FIRST_ROWS), label, backend).items()]
 
     @cached_property
     def _uses(self) -> ColumnUses:

@@ -119,3 +119,60 @@ def test_an_as_of_join_that_matches_no_row_is_named() -> None:
         assert report is not None and report.notes[0].startswith(
             f"JoinAsOf({join.name!r}): no row has a match: {doubt}"
         )
+
+
+def build_requests(num_rows: int = 1_000, num_partitions: int = 2) -> tuple[gp.Dataset, pd.DataFrame]:
+    """Return requests, and in another table, by their id, what became of them."""
+    rng = np.random.default_rng(0)
+    loss = (rng.random(num_rows) < 0.15).astype(int)
+    rows = pd.DataFrame({"request": range(num_rows), "amount": rng.gamma(2, 500, num_rows), "loss": loss})
+    ends = pd.DataFrame({"loan": range(num_rows), "written_off": np.where(loss == 1, "ja", "nein"), "paid": 100 - loss})
+    return gp.from_frame(rows, num_partitions=num_partitions, backend="cpu"), ends
+
+
+@pytest.mark.parametrize("num_partitions", [1, 2])
+def test_a_fit_warns_of_a_column_by_hand_that_alone_tells_the_target(
+    num_partitions: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, ends = build_requests(num_partitions=num_partitions)
+    join = T.Join(ends, left_on="request", right_on="loan", name="ends")
+
+    def list_hints(**options: Any) -> list[str]:
+        numbers, words = (["amount", "paid"], pre.StandardScaler()), (["written_off"], pre.Categorify())
+        pipeline = gp.Pipeline([join], gp.Features(numbers, words, target="loss", **options), backend="cpu").fit(data)
+        return [note for note in pipeline.fit_report.notes if "known before" in note]
+
+    end = f"it alone tells 'loss' in the first {1_000 // num_partitions:,} rows: is it known before that is?"
+    expected = [f"feature {name!r}: {end}" for name in ("paid", "written_off")]
+    assert list_hints() == expected
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == expected
+    assert list_hints(allow_leak=["paid"]) == expected[1:]
+    assert list_hints(allow_leak="written_off") == expected[:1]
+
+
+def test_a_fit_does_not_repeat_what_automatic_features_have_said() -> None:
+    data, ends = build_requests()
+    joined = data.join(gp.from_frame(ends), left_on="request", right_on="loan")
+    features = gp.Features.auto(joined, target="loss")
+    notes = gp.Pipeline([], features, backend="cpu").fit(joined).fit_report.notes
+    assert sorted(note.split(": ")[0] for note in notes if "known before" in note) == [
+        "Features.auto takes paid",
+        "Features.auto takes written_off",
+    ]
+
+
+def test_a_fit_says_nothing_of_groups_that_a_split_has_kept_together() -> None:
+    patients = np.repeat(np.arange(200), 6)
+    rows = pd.DataFrame({"patient": [f"p{each}" for each in patients], "ill": patients * 7 % 11 % 2})
+    features = gp.Features((["patient"], pre.Categorify()), target="ill")
+    for data, is_noted in ((gp.from_frame(rows), True), (gp.from_frame(rows).split(0.8, by="patient")[0], False)):
+        notes = gp.Pipeline([], features, backend="cpu").fit(data).fit_report.notes
+        assert any("feature 'patient': rows alike in it" in note for note in notes) == is_noted
+
+
+def test_hints_of_many_features_are_counted() -> None:
+    rows = pd.DataFrame({f"x{number}": [number, -number] * 50 for number in range(1, 20)})
+    features = gp.Features((list(rows), pre.StandardScaler()), target="y")
+    notes = gp.Pipeline([], features, backend="cpu").fit(rows.assign(y=[0, 1] * 50)).fit_report.notes
+    hints = [note for note in notes if "alone tells" in note]
+    assert len(hints) == 12 and "as much may be said of 7 features more" in notes
