@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from gpupipe.io.formats.text import CSV_SUFFIXES, JSON_SUFFIXES, read_text
 from gpupipe.io.stores import find_files
 from gpupipe.support.text import format_count
 
+_log = logging.getLogger("gpupipe")
 _READERS = {
     "read_parquet": "parquet",
     "read_orc": "orc",
@@ -26,7 +28,7 @@ _FOLDER_SUFFIXES = [".parquet", ".orc", ".arrow", ".arrows", ".feather", ".ipc",
 def choose_reader(path: str) -> str:
     """Choose the function that reads a file, folder, pattern or URL, by the suffixes of its files.
 
-    Parquet where they tell nothing. Raises `BadConfig` for files of two formats: a reader leaves out those of others.
+    Parquet where they tell nothing. Raises `BadConfig` for files of several formats, of which a reader takes one.
     """
     endings: dict[str, Counter[str]] = {}
     for file in find_files(path, _FOLDER_SUFFIXES):
@@ -34,19 +36,16 @@ def choose_reader(path: str) -> str:
         matches = ((reader, re.search(rf"\.({kinds})(\W.*)?$", name)) for reader, kinds in _READERS.items())
         reader, ending = next(((reader, match[0]) for reader, match in matches if match), ("read_parquet", ""))
         endings.setdefault(reader, Counter())[ending] += 1
+    is_pattern = re.search(r"[*?\[]", path) is not None
+    if len(endings) > 1 and not is_pattern and set(endings.get("read_json", ())) == {".json"}:  # mostly a manifest
+        _log.warning("%s: read without %s .json", path, format_count(endings.pop("read_json").total(), "file"))
     if len(endings) > 1:
         commonest = max(endings.values(), key=Counter.total)
         pattern = f"*{min(commonest)}{'*' * (len(commonest) > 1)}"
-        remedy = f"each by its own command, '{path.rstrip('/')}/**/{pattern}' first"
-        if re.search(r"[*?\[]", path):
-            remedy = f"each by its own command, a pattern that ends in {pattern[1:]} first"
-        counts = [
-            f"{format_count(n, 'file')} {ending}".rstrip() for each in endings.values() for ending, n in each.items()
-        ]
-        problem, expected = (
-            f"{path} has files of several formats",
-            "files of one format: those of others would be left out",
-        )
+        pattern = f"a pattern that ends in {pattern[1:]}" if is_pattern else f"'{path.rstrip('/')}/**/{pattern}'"
+        counts = [f"{format_count(n, 'file')} {end}".rstrip() for each in endings.values() for end, n in each.items()]
+        problem, expected = f"{path} has files of several formats", "files of one format: others would be left out"
+        remedy = f"each format by its own command, {pattern} first"
         raise BadConfig("gpupipe", problem, got=counts, expected=expected, remedy=remedy)
     return next(iter(endings))
 

@@ -149,14 +149,20 @@ class PiecewiseLinear:
     `edges` are for each number its bins', ascending; fewer than two for a constant, and None for one that goes in as it
     is. A number beyond the outer ones counts as the nearest of them, as for trees; the paper has a straight line there,
     of a bin as narrow as a year in fifty, and years after those of the fit took predictions far away. `dim` is D.
+
+    With `linear`, for a target that is a number, a vector begins as a straight line of the number itself, between the
+    outer edges: the bins' weights start at zero, and no ReLU follows (version B of the authors' package). Of sales of
+    10, 12 and 9,000 the last alone fills the last bin, which from its few rows would have to learn most of the line.
     """
 
     kind: ClassVar[str] = "piecewise-linear"
     edges: Sequence[Sequence[float] | None]
     dim: int = 16
+    linear: bool = False
 
     def __post_init__(self) -> None:
         check_integer(self, "[1, inf)", dim=self.dim)
+        validation.check_bool(self, linear=self.linear)
         if not validation.is_sequence(self.edges) or not all(each is None or _ascend(each) for each in self.edges):
             remedy = "PiecewiseLinear.from_schema(pipeline.schema)"
             raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", remedy)
@@ -165,9 +171,10 @@ class PiecewiseLinear:
     def from_schema(cls, schema: Schema, *, dim: int = 16) -> Self:
         """Take the edges that a pipeline's fit computed for its numeric features (see `Schema.edges`).
 
-        A feature without edges (of a list, or of a pipeline with more than 256 numbers) goes in as it is.
+        A feature without edges (of a list, or of a pipeline with more than 256 numbers) goes in as it is. Vectors are
+        linear at first for a regression.
         """
-        return cls([schema.edges.get(item.name) for item in schema.numeric], dim)
+        return cls([schema.edges.get(item.name) for item in schema.numeric], dim, schema.task == "regression")
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
         """Build the layer; raise `BadConfig` for edges of another number of features."""
@@ -180,7 +187,7 @@ class PiecewiseLinear:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain values."""
         edges = [None if each is None else [float(edge) for edge in each] for each in self.edges]
-        return {"kind": self.kind, "edges": edges, "dim": self.dim}
+        return {"kind": self.kind, "edges": edges, "dim": int(self.dim), "linear": bool(self.linear)}
 
 
 def _ascend(edges: Any) -> bool:
@@ -220,6 +227,8 @@ class _Waves(NumericEmbedding):
 class _Bins(NumericEmbedding):
     bins: Tensor
     """Of each number's bins the lower edge, 1 / width, and the least and the largest value: 4 x F x T."""
+    ends: Tensor
+    """The outer edges of each number: 2 x F."""
 
     def __init__(self, num_features: int, settings: PiecewiseLinear, generator: torch.Generator) -> None:
         counts = [1 if each is None else max(len(each) - 1, 0) for each in settings.edges]
@@ -235,6 +244,29 @@ class _Bins(NumericEmbedding):
                 edges = torch.tensor(each, dtype=torch.float64, device="cpu")
                 lower[row, :count], inverse[row, :count], most[row, :count] = edges[:-1], 1 / edges.diff(), 1
         self.register_buffer("bins", bins.float(), persistent=False)
+        self.slopes: nn.Parameter | None = None
+        if settings.linear:
+            self.weight.data.zero_()
+            bound, shape = 1 / math.sqrt(settings.dim), (num_features, settings.dim)
+            self.slopes, self.bias = (
+                nn.Parameter(torch.empty(shape, device="cpu").uniform_(-bound, bound, generator=generator))
+                for _ in range(2)
+            )
+            ends = [
+                (-math.inf, math.inf) if each is None else (each[0], each[-1]) if each else (0, 0)
+                for each in settings.edges
+            ]
+            self.register_buffer(
+                "ends", torch.tensor(ends, dtype=torch.float64, device="cpu").float().T, persistent=False
+            )
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        if self.slopes is None:
+            return super().forward(numbers)
+        least, most = self.ends
+        held = torch.minimum(torch.maximum(numbers, least), most)
+        vectors = torch.einsum("bft,ftd->bfd", self.encode(numbers), self.weight)
+        return vectors + torch.addcmul(self.bias, held.unsqueeze(-1), self.slopes)
 
     def encode(self, numbers: Tensor) -> Tensor:
         lower, inverse, least, most = self.bins

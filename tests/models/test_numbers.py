@@ -101,6 +101,25 @@ def test_a_number_beyond_those_of_the_fit_counts_as_the_nearest() -> None:
     assert outputs[0] != outputs[1] and torch.equal(outputs[2:], outputs[1:2].expand(2))
 
 
+def test_a_regression_begins_with_straight_lines() -> None:
+    """Of the few rows in the last bin, from 4 to 9000, a bin's own slope would be learned slowly."""
+    fields = [Field("x", "float32", role=Role.FEATURE), Field("list", "float32", role=Role.FEATURE)]
+    edges = {"x": (0.0, 1.0, 4.0, 9000.0)}
+    for classes in (None, ("no", "yes")):
+        schema = Schema([*fields, Field("y", "float32", role=Role.TARGET, classes=classes)], edges=edges)
+        numbers = PiecewiseLinear.from_schema(schema, dim=3)
+        assert numbers.linear == (classes is None)
+        layer = numbers.build(2, torch.Generator().manual_seed(1))
+        values = torch.tensor([[0.5, 7.0], [5000.0, -7.0], [1e6, 0.0]])
+        held = torch.tensor([[0.5, 7.0], [5000.0, -7.0], [9000.0, 0.0]])
+        if layer.slopes is not None:
+            torch.testing.assert_close(layer(values), held.unsqueeze(2) * layer.slopes + layer.bias)
+            layer.weight.data.fill_(1.0)
+            torch.testing.assert_close(layer(values)[2, 0], 9000 * layer.slopes[0] + layer.bias[0] + 3)
+        else:
+            assert bool((layer(values) >= 0).all())
+
+
 def test_no_rows_and_one_number_tell_nothing() -> None:
     model = MLP(2, hidden=(4,), numbers=PiecewiseLinear([[], [3.0]]))
     assert model.numbers is not None
@@ -108,7 +127,7 @@ def test_no_rows_and_one_number_tell_nothing() -> None:
 
 
 def test_settings_go_through_json() -> None:
-    for numbers in (Periodic(dim=5, sigma=0.2), PiecewiseLinear([[0.0, 1.0], [], None], dim=4)):
+    for numbers in (Periodic(dim=5, sigma=0.2), PiecewiseLinear([[0.0, 1.0], [], None], dim=4, linear=True)):
         assert parse_numbers(numbers.to_json()) == numbers
 
 

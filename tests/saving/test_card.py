@@ -94,11 +94,12 @@ def test_the_command_prints_it(tmp_path: Path, pipeline: gp.Pipeline, capsys: py
 
 
 def test_a_folder_with_a_manifest_of_something_else_is_a_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     FRAME.to_parquet(tmp_path / "a.parquet")
     (tmp_path / "manifest.json").write_text("{}")
     assert main(["inspect", str(tmp_path)]) == 0
+    assert "read without 1 file .json" in caplog.text
     assert capsys.readouterr().out.startswith("60 rows, 4 columns")
 
 
