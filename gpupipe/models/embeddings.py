@@ -264,9 +264,9 @@ class _Bins(NumericEmbedding):
         if self.slopes is None:
             return super().forward(numbers)
         least, most = self.ends
-        held = torch.minimum(torch.maximum(numbers, least), most)
+        values = torch.minimum(torch.maximum(numbers, least), most)
         vectors = torch.einsum("bft,ftd->bfd", self.encode(numbers), self.weight)
-        return vectors + torch.addcmul(self.bias, held.unsqueeze(-1), self.slopes)
+        return vectors + torch.addcmul(self.bias, values.unsqueeze(-1), self.slopes)
 
     def encode(self, numbers: Tensor) -> Tensor:
         lower, inverse, least, most = self.bins

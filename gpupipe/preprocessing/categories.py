@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, dictionaries, select
 from gpupipe.backend.dictionaries import Dictionary
@@ -34,7 +32,7 @@ MISSING, UNKNOWN, FIRST = 0, 1, 2
 _OF_RESERVED, _OF_VALUES, _OF_PLACES = 0, 1, 2  # seeds of keys: a bucket is no value
 MOST_BUCKETS = 2**31 - 1 - FIRST  # an id is an int32
 _MARKED_ROWS, _MARKED_SHARE = 5, 0.01  # of rows with a mark of a missing value, from which on it is told
-_MARKS = pa.array(MISSING_MARKS)
+_MARKS = dictionaries.strings(MISSING_MARKS)
 _RESIDENT = 1 << 16  # beyond this many strings the vocabulary is not hashed again for every partition
 
 
@@ -161,8 +159,7 @@ def _warn_of_marks(step: LearnedStep, name: str, column: Column, lookup: Lookup)
     """Warn once of "?" and the like, which the fit read as missing values, or did not have."""
     if column.dictionary is None or not len(lookup.vocabulary) or name in lookup.reports:
         return
-    is_mark = pc.is_in(column.dictionary, _MARKS.cast(column.dictionary.type))
-    for code in np.flatnonzero(is_mark.to_numpy(zero_copy_only=False)).tolist():
+    for code in np.flatnonzero(dictionaries.find_known(column.dictionary, _MARKS)).tolist():
         mark = column.dictionary[code : code + 1]
         num_rows = int((column.data == code).sum())
         is_known = dictionaries.find_positions(mark, lookup.vocabulary)[0] >= 0
