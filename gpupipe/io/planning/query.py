@@ -113,17 +113,26 @@ class Query:
         """What holds for the source's columns in every row that comes out."""
         return [condition for condition, definitions in self.list_conditions() if not definitions]
 
-    def list_conditions(self) -> list[tuple[Condition, str]]:
-        """List what holds in every row that comes out, each with the expressions before, if its column is of them."""
-        conditions, definitions = list[tuple[Condition, str]](), list[tuple[str, str]]()
+    def list_conditions(self, *, behind_functions: bool = False) -> list[tuple[Condition, str]]:
+        """List what holds in every row that comes out, each with what its column was computed by, if it was.
+
+        That are expressions, and `behind_functions` such as a pipeline's, too, if they are known in any process and
+        give a row for each.
+        """
+        conditions, definitions, is_behind = list[tuple[Condition, str]](), list[tuple[str, str]](), False
         for stage in self.stages:
             if isinstance(stage, Assigned):
                 definitions += stage.function.named.items()
             elif isinstance(stage, Mapped):
-                break
+                identity = stage.identity() if behind_functions and stage.keeps_rows else None
+                if identity is None:
+                    break
+                definitions.append(("", identity))
+                is_behind = True
             else:
                 names = {name for name, _ in definitions}
-                conditions += [(each, repr(definitions) if each[0] in names else "") for each in stage.conditions]
+                computed = repr(definitions)
+                conditions += [(each, computed if is_behind or each[0] in names else "") for each in stage.conditions]
         return conditions
 
     def reads(self, names: Sequence[str]) -> set[str]:

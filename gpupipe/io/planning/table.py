@@ -158,7 +158,7 @@ class Table:
         names += [
             cut.name_part(drawn_from) for cut in cuts if isinstance(cut, RandomSplit) and has(cut.by, self.schema)
         ]
-        conditions = self.query.list_conditions()
+        conditions = self.query.list_conditions(behind_functions=True)
         for schema, is_derived in ((self.source.schema, False), (self.schema, True)):
             ranges = [each for each in conditions if bool(each[1]) == is_derived and has(each[0][0], schema)]
             names += name_ranges(ranges, schema, self.source.made_by)
