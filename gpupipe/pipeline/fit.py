@@ -78,7 +78,7 @@ class PipelineFit:
         self.profiles = Profiles(Sample(), {}, {})
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
-        self._order_ends: dict[str, tuple[float, float]] = {}  # of all rows of the data, which windows see
+        self._order_ends: dict[str, tuple[float, float]] = {}  # of the rows learned from
         self.edges: dict[str, tuple[float, ...]] = {}
         self.outputs: GroupFields = ()
         self.report = FitReport(rejected=dataset.rejected)
@@ -120,11 +120,11 @@ class PipelineFit:
         columns = collect_columns(later, features, self.schema).union(self._unscaled)
         whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
         warn_of_cuts(whole.window_steps, dataset)
-        if orders := list_orders(whole.window_steps, self.source):
-            self._order_ends = find_ends(dataset, orders, self.backend)
         whole, self.dataset = whole.attach_window_columns(dataset, self.backend, counts_ties=True)
         self._check_ties(features, whole)
         self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)
+        if orders := list_orders(whole.window_steps, self.source):
+            self._order_ends = find_ends(self.dataset, orders, self.backend)
         self._side_columns = whole.side_columns
         self.report.num_reads += len(self._side_columns)
         if self.dataset is not dataset:  # what was read of it may be in other partitions now

@@ -426,12 +426,18 @@ def test_parts_by_a_derived_or_a_joined_column_are_apart() -> None:
 
     aged = paid.join(loans, on="loan").assign(age="month - opened")
     derived = paid.assign(age="month * 2")
-    for data in (aged, derived):
+    steps = [T.Derive(age="month * 2"), T.Cast({"late": "float64"})]
+    transformed = gp.Pipeline(steps).fit(paid).transform(paid)
+    assert judge(transformed.filter("month < 2"), transformed.filter("month >= 2")).numeric
+    for data in (aged, derived, transformed):
         assert judge(data.filter("age < 2"), data.filter("age >= 2")).numeric
         assert judge(data.filter("age < 2"), data.filter("age >= 2 and age < 9")).numeric
         with pytest.raises(errors.LeakageError):
             judge(data.filter("age < 3"), data.filter("age >= 2"))
     other = paid.assign(age="month * 3")
+    tripled = gp.Pipeline([T.Derive(age="month * 3")]).fit(paid).transform(paid)
+    with pytest.raises(errors.LeakageError):
+        judge(transformed.filter("age < 3"), tripled.filter("age >= 3"))
     with pytest.raises(errors.LeakageError):
         judge(derived.filter("age < 3"), other.filter("age >= 3"))
     with pytest.raises(errors.LeakageError):

@@ -136,7 +136,8 @@ def test_rows_after_those_of_the_fit_without_a_history_are_told(
                 warning = f"{step.class_name}: all rows of the data are after those of the fit, by date"
                 assert (warning in caplog.text) == warns
     caplog.clear()
-    part.transform(past, rows="date >= '2024-04-01'")  # windows of its fit have seen all rows
-    part.transform(past[is_late])
+    part.transform(past, rows="date >= '2024-04-01'")
     assert "after those of the fit" not in caplog.text
+    part.transform(past[is_late])  # windows of its fit have seen them, but those of this call see none before
+    assert "after those of the fit" in caplog.text
     assert "2024-01-01 00:00:00 to 2024-04-29 00:00:00" in str(pipeline._source)
