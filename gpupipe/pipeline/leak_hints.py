@@ -31,7 +31,7 @@ _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 
 def list_hints(columns: Mapping[str, Column], target: Column, label: str, backend: Backend) -> dict[str, str]:
     """Say of the first rows' columns, by name, how they alone tell the target, called `label`, where they do."""
-    hints, rows = dict[str, str](), _choose_rows(target, backend.xp)
+    hints, rows = dict[str, str](), _choose_rows(target, backend)
     for name, column in columns.items():
         if column.elements is None:
             hint = find_hint(name, column, target, backend, rows) if len(list_present(column, backend)) else ""
@@ -106,10 +106,10 @@ def find_element_hint(column: Column, target: Column | None, backend: Backend) -
     return f"rows with {text.replace('{', '{{').replace('}', '}}')} in it have one {{}} {_WHERE_KNOWN}"
 
 
-def _choose_rows(target: Column, xp: ModuleType) -> Array | slice:
+def _choose_rows(target: Column, backend: Backend) -> Array | slice:
     """Choose rows that show best what tells a target: of few classes as many of each, by turns."""
-    labels = _to_sortable(target.data)
-    classes = sort_unique(labels, xp)
+    xp, labels = backend.xp, _to_sortable(target.data)
+    classes = backend.to_host(sort_unique(labels, xp))
     if not 0 < _ROWS_EACH * len(classes) <= _MANY_ROWS:
         return _HEAD
     rows = [xp.flatnonzero(labels == each)[: _MANY_ROWS // len(classes)] for each in classes]
