@@ -12,7 +12,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix
 from gpupipe.backend.columns import get_storage, refuse_passengers
 from gpupipe.backend.estimators import is_estimator
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import Field, Schema
@@ -60,7 +60,8 @@ class FeatureGroup:
                 schema.require(name, f"Features({self.caption if len(self.columns) > _MANY else self.columns})")
         fields = [schema[name] for name in self.columns]
         refuse_passengers(fields, "Features")
-        for step in self.steps:
+        for position, step in enumerate(self.steps):
+            self._require_keys(position, [item.name for item in fields], schema)
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             origins: Origins = frozenset().union(*(item.origins for item in fields))
             with_units, name = {item.name for item in fields if step.keeps_units}, step.class_name
@@ -74,6 +75,18 @@ class FeatureGroup:
                 for item in step.output_fields(fields)
             ]
         return fields
+
+    def _require_keys(self, position: int, names: Sequence[str], schema: Schema) -> None:
+        """Raise `ColumnNotFound` for keys of a step that are columns beside the group, with the group that has them."""
+        step, *later = self.steps[position:]
+        by = as_list(step.by) if isinstance(step, pre.GroupStats | pre.GroupImputer) else []
+        if keys := [name for name in by if name in schema and name not in names]:
+            where, problem = f"{step.class_name}(by=...)", f"column {keys[0]!r} is not among those of the group"
+            columns = format_names(list(dict.fromkeys([*keys, *self.columns])), single=False)
+            remedy = f"({columns}, {[step, *later] if later else step})"
+            error = ColumnNotFound(where, problem, got=names, expected="the columns of by= in the group", remedy=remedy)
+            error.column = keys[0]
+            raise error
 
     def check_state(self) -> None:
         """Raise `ArtifactError` for steps from a file that were not fitted on each other's outputs."""

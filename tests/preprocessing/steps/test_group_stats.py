@@ -176,3 +176,26 @@ def test_what_is_refused() -> None:
         pre.GroupStats("g").fit(table.assign(x=[np.inf, 1.0]))
     with raises(errors.SchemaMismatch, where="GroupStats, column 'g'", got="int64"):
         pre.GroupStats("g").fit(table).transform(table.assign(g=[1, 2]))
+
+
+def test_a_key_beside_the_group_is_offered_in_it() -> None:
+    frame = pd.DataFrame({"g": ["a", "b"] * 4, "h": [1, 1, 2, 2] * 2, "x": range(8), "y": np.arange(8.0)})
+    groups = (
+        (["x"], pre.GroupStats(["g", "h"], ["mean", "size"])),
+        (["x"], [pre.SimpleImputer(), pre.GroupImputer("g")]),
+    )
+    remedies = (
+        "(['g', 'h', 'x'], GroupStats(by=['g', 'h'], stats=['mean', 'size']))",
+        "(['g', 'x'], GroupImputer(by='g'))",
+    )
+    for group, remedy, where in zip(groups, remedies, ("GroupStats(by=...)", "GroupImputer(by=...)"), strict=True):
+        with raises(errors.ColumnNotFound, where=where, column="g", got=["x"], remedy=remedy):
+            gp.Pipeline([], gp.Features(group, target="y")).fit(frame)
+        mended = eval(remedy, vars(pre))
+        assert gp.Pipeline([], gp.Features(mended, target="y")).fit(frame).schema.numeric
+
+
+def test_a_key_of_no_column_is_offered_the_closest_name() -> None:
+    frame = pd.DataFrame({"group": ["a", "b"] * 4, "x": range(8), "y": np.arange(8.0)})
+    with raises(errors.ColumnNotFound, where="GroupStats(by=...)", column="grop", remedy="'group' (the closest name)"):
+        gp.Pipeline([], gp.Features((["group", "x"], pre.GroupStats("grop")), target="y")).fit(frame)
