@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import inf
 
 from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
 from gpupipe.expressions.spellings import MISSING_WORDS, parenthesize, suggest_aggregate
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
 from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion, suggest_times
-from gpupipe.support.text import write_cast
+from gpupipe.support.text import parse_number, write_cast
 from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
 from gpupipe.support.validation import correct_duration, parse_duration_us
@@ -321,8 +320,11 @@ def _suggest_side(node: Node, dtype: str, beside: Node, other: str, source: Sour
         return "a time as text in ISO 8601: '2013-10-01 06:00'"
     if dtype == "timestamp":
         return _suggest_operand("time", beside, other, source)
+    if other == "string" and is_equality:
+        return f"{str(node.value)!r}, with quotation marks"
     if other == "string":
-        return f"{str(node.value)!r}, with quotation marks" if is_equality else _cast(beside, source, "float64")
+        condition = f"{source.slice(beside.span)} {_CONDITIONS[other]}"
+        return f"{condition}, one of its texts; or {_cast(beside, source, 'float64')}, where these are numbers"
     if other == "bool":
         word = str(node.value).capitalize()
         return f"{word}, without quotation marks" if word in ("True", "False") else "True or False"
@@ -378,14 +380,8 @@ def _name_values(operand: Node, source: Source) -> tuple[str, str]:
 
 def _without_quotes(text: str) -> str:
     """Suggest the number that a text spells."""
-    for read in (int, float):
-        try:
-            number = read(text)
-        except ValueError:
-            continue
-        if -inf < number < inf:
-            return f"{number}, without quotation marks"
-    return "a number"
+    number = parse_number(text)
+    return "a number" if number is None else f"{number}, without quotation marks"
 
 
 _UNESCAPED = r"(?<!\\)(?:\\\\)*"

@@ -58,6 +58,7 @@ _INSTEAD = {
     **dict.fromkeys(["JoinAsOf(direction=)", "JoinAsOf(strategy=)"], "Dataset.join_asof(..., direction=...)"),
     "Report.threshold(minimize=)": "cost=(1, 5), what a false positive costs and a false negative",
     "SimpleImputer(missing_values=)": "T.Replace({'x': {-999: None}}) before it",
+    "read_csv(delim_whitespace=)": r"gp.from_frame(pandas.read_csv(path, sep=r'\s+'))",
     "Dataset.split(shuffle=)": "by= and at=, for rows in order",
     "Dataset.kfold(shuffle=)": "by= and forward=True, for rows in order",
 }

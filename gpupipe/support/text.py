@@ -6,7 +6,9 @@ import html
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
+from math import inf
 from typing import Any, ClassVar
 
 from gpupipe.errors import BadConfig, nearest
@@ -36,6 +38,20 @@ def refer_to(column: str) -> str:
 def derive(column: str, expression: str, name: str | None = None) -> str:
     """Write the step that makes `name`, by default in its place, of a column, which is `{}` in the expression."""
     return f"Derive({arguments({column if name is None else name: expression.format(refer_to(column))})})"
+
+
+def parse_number(text: str) -> int | float | None:
+    """Parse the finite number that a text spells; None where it spells none.
+
+    Example:
+        >>> parse_number("1850"), parse_number("-1.5"), parse_number("inf")
+        (1850, -1.5, None)
+    """
+    for parse in (int, float):
+        with suppress(ValueError):
+            number: int | float = parse(text)
+            return number if -inf < number < inf else None
+    return None
 
 
 def write_cast(column: str, dtype: str, expression: str = "") -> str:

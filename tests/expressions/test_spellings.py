@@ -161,7 +161,11 @@ def test_a_sign_of_comments_in_a_text_or_a_name() -> None:
 @pytest.mark.parametrize(
     ("wrote", "remedy"),
     [
-        ("s > 10", "T.Cast({'s': 'float64'}) before"),
+        ("s > 10", "s == '...', one of its texts; or T.Cast({'s': 'float64'}) before, where these are numbers"),
+        (
+            "2 <= lower(s)",
+            "lower(s) == '...', one of its texts; or T.Derive(made='lower(s)'), T.Cast({'made': 'float64'}) before, where these are numbers",  # noqa: E501
+        ),
         ("day_name(t) == 1", "dayofweek(t) == 1, a number from 0, Monday, to 6, Sunday"),
         ("trunc(t)", "int(t) of a number; floor(t, '1d') of a time"),
         ("substr(s, b, 1)", "slice(text, start, stop)"),

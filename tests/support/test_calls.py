@@ -79,6 +79,11 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
     [
         (lambda: gp.Trainer(None, learning_rate=0.1), "Trainer(learning_rate=)", "lr=0.1"),
         (lambda: gp.read_csv("a.csv", delimiter=";"), "read_csv(delimiter=)", "sep=';'"),
+        (
+            lambda: gp.read_csv("a.csv", delim_whitespace=True),
+            "read_csv(delim_whitespace=)",
+            r"gp.from_frame(pandas.read_csv(path, sep=r'\s+'))",
+        ),
         (lambda: pre.StandardScaler(with_means=True), "StandardScaler(with_means=)", "with_mean=True"),
         (lambda: gp.Pipeline([]).fit(FRAME).loader(FRAME, batchsize=5), "Pipeline.loader(batchsize=)", "batch_size=5"),
         (

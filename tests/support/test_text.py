@@ -10,7 +10,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import transforms as T
 from gpupipe.schema import shorten_list
-from gpupipe.support.text import derive, flush_right, format_count, html_table, text_table
+from gpupipe.support.text import derive, flush_right, format_count, html_table, parse_number, text_table
 
 
 def test_lists_and_counts() -> None:
@@ -46,3 +46,10 @@ def test_names_and_values_write_no_lines_of_their_own() -> None:
     for text in texts:
         assert "ERROR" in text and not any(line.startswith("ERROR") for line in text.splitlines())
         assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+@pytest.mark.parametrize(
+    ("word", "number"), [("1850", 1850), (" -1.5", -1.5), ("1e400", None), ("nan", None), ("x", None)]
+)
+def test_only_a_finite_number_is_one(word: str, number: float | None) -> None:
+    assert parse_number(word) == number

@@ -38,6 +38,7 @@ CSV_SUFFIXES = [f".csv{packed}" for packed in _PACKED]
 JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in _PACKED]
 _log = logging.getLogger("gpupipe")
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
+_ALIGNED = r"gp.from_frame(pandas.read_csv(path, sep=r'\s+'))"
 _NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
 
@@ -264,7 +265,8 @@ def _check_form(form: CsvForm, backend: str) -> None:
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or len(mark.encode()) != 1 or mark in '"\r\n'):
             expected = "one ASCII character, no quotation mark and no line break"
-            raise refuse(f"{name} is no single character", mark, expected, f"{name}=','")
+            remedy = _ALIGNED if name == "sep" and mark == r"\s+" else f"{name}=','"
+            raise refuse(f"{name} is no single character", mark, expected, remedy)
     if form.decimal == form.thousands:
         remedy = "decimal=',', thousands='.'"
         raise refuse("decimal and thousands are the same", form.decimal, "two characters", remedy)

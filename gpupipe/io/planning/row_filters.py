@@ -27,6 +27,7 @@ from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.stores import fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.origins import When, has_values, name_part
+from gpupipe.support.text import parse_number
 from gpupipe.support.times import parse_microseconds, to_microseconds
 
 Bounds: TypeAlias = tuple[Any, Any]  # the lowest and the highest present value of some rows, as rows are compared
@@ -65,7 +66,9 @@ def comparable(value: Any, item: Field, where: str) -> Any:
         expected, example = "a number", "10"
         if isinstance(value, int | float) and not math.isnan(value):
             return value
-        if isinstance(value, str | date) and (digits := re.match(r"(\d{4})-(\d\d)-(\d\d)", str(value))):
+        if isinstance(value, str) and (number := parse_number(value)) is not None:
+            example = repr(number)
+        elif isinstance(value, str | date) and (digits := re.match(r"(\d{4})-(\d\d)-(\d\d)", str(value))):
             example = f"{digits[1]}, if it holds years; at={''.join(digits.groups())}, if it holds dates as digits"
     problem, remedy = f"column {item.name!r} is {item.dtype}", f"at={example}"
     raise BadConfig(where, problem, got=value, expected=expected, remedy=remedy)
