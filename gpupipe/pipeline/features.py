@@ -22,7 +22,7 @@ from gpupipe.pipeline.target import TASKS, TargetSet, decide_task
 from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import ANY_ROW, Origins, When, comes_later, find_leaks, is_key, shift
-from gpupipe.support.text import derive, escape_line, format_count
+from gpupipe.support.text import derive, escape_line, format_count, refer_to
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_choice
 from gpupipe.transforms import WholeTableTransform
 
@@ -313,6 +313,11 @@ class Features:
         try:
             return Schema(fields)
         except BadConfig as error:
+            name, texts = error.got, [] if self.target is None else self.target.texts
+            if self.weight is not None and name == self.weight.text and name in texts:
+                problem, expected = "the weight is the target", "another column, or an expression"
+                remedy = f"no weight=; weight={f'1.0 * {refer_to(name)}'!r}, if larger targets count more"
+                raise BadConfig("Features(weight=)", problem, got=name, expected=expected, remedy=remedy) from None
             remedy = "a name for one of the feature groups, (columns, steps, 'name'), or a column renamed before"
             raise BadConfig("Features", error.problem, got=error.got, expected=error.expected, remedy=remedy) from None
 
@@ -361,7 +366,7 @@ class Features:
             remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
         elif is_later and When.POSITION in whens and step in _EARLIER_WINDOWS and name not in lookups:
             remedy = f"order_by= in its step, such as a time, which tells what rows are earlier; or {remedy}"
-        elif not is_later and When.POSITION in whens and step != "JoinAsOf":
+        elif not is_later and step != "JoinAsOf" and _reads_ties(columns[name]):
             of_join = "" if step in _WINDOWS else ", or allow_exact_matches=False of a join_asof"
             remedy = f"a column in order_by of its step that tells rows of one time apart{of_join}; or {remedy}"
         if step in ("Rolling", "Expanding") and not is_later and name not in lookups:
@@ -484,6 +489,12 @@ def _follows_order(feature: Origins, target: Origins) -> bool:
     sorts = frozenset(origin._replace(when=When.NOW) for origin in feature if origin.when == When.ORDER)
     is_by_position = any(origin.when == When.POSITION for origin in feature)
     return is_by_position and bool(find_leaks(sorts, target)) and not find_leaks(_list_values(feature), target)
+
+
+def _reads_ties(feature: Origins) -> bool:
+    """Return whether a feature may be of other rows of its time, as in windows and as-of joins; a group's is not."""
+    positions = {origin for origin in feature if origin.when == When.POSITION}
+    return not {origin._replace(when=When.GROUP) for origin in positions} <= feature
 
 
 def _name_remainder(names: Sequence[str]) -> str:

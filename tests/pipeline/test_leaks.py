@@ -364,6 +364,25 @@ def test_the_own_part_of_a_target_that_is_a_sum_over_its_group_leaks() -> None:
         fit(data.filter("date < '2024-01-10'"), "sales", target="total")
 
 
+def test_the_remedy_for_a_value_of_sessions_is_none_of_windows_or_as_of_joins() -> None:
+    clicks = sales().sort("date")
+    steps = [
+        T.Difference("date", **STORES),
+        T.Derive(new="coalesce(date_diff_1_by_store > 86400, True)"),
+        T.Expanding("new", "sum", **STORES),
+    ]
+    clicks = gp.Pipeline(steps, backend="cpu").fit(clicks).transform(clicks)
+    sessions = clicks.group_by(["store", "new_expanding_sum_by_store"]).agg(
+        start=("date", "min"), end=("date", "max"), price=("price", "first")
+    )
+    with pytest.raises(errors.LeakageError, match="feature 'price': it is of rows that are found by") as caught:
+        fit(sessions, "price", target="end - start")
+    assert caught.value.remedy.startswith("leave it out, or Features(allow_leak=['price'])")
+    with pytest.raises(errors.LeakageError, match="feature 'price_right'") as caught:
+        fit(sales().join_asof(sales(), on="date", by="store", columns=["price"]), "price_right", target="price")
+    assert "allow_exact_matches=False of a join_asof" in caught.value.remedy
+
+
 def test_the_remedy_for_an_as_of_join_is_none_of_a_window() -> None:
     plans = gp.from_frame(pd.DataFrame({"store": ["a", "b"], "since": SALES["date"][0], "fee": [1.0, 2.0]}))
     steps = [T.JoinAsOf(plans, left_on="date", right_on="since", by="store")]

@@ -475,3 +475,13 @@ def test_weights_are_not_left_out_of_training_without_a_word() -> None:
     assert caught.value.column == "v" and "weight" in caught.value.where and "'v'" in caught.value.remedy
     assert list(made.transform(frame.drop(columns="v"))) == ["x", "delay"]
     assert made.loader(frame[["x"]]).num_rows == 40  # to score, nobody needs a weight
+
+
+@pytest.mark.parametrize("target", ["delay", ["air", "delay"]])
+def test_a_weight_that_is_the_target_is_named(target: Any) -> None:
+    frame = table(50)
+    with raises(errors.BadConfig, where="Features(weight=)", got="delay", match="the weight is the target") as caught:
+        pipeline(target, weight="delay").fit(frame)
+    assert caught.value.remedy.endswith("; weight='1.0 * delay', if larger targets count more")
+    pipeline(target, weight="1.0 * delay").fit(frame)
+    pipeline("late", weight="1.0 * late").fit(frame)
