@@ -30,6 +30,7 @@ from gpupipe.step import in_step
 from gpupipe.transforms import Transform
 
 _FIRST_ROWS = slice(NUM_FIRST)
+_MOST_HINTED = 200  # features that are looked at, some .2 ms each
 Summaries: TypeAlias = dict[Hashable, Any]
 """What partitions give, and a pass adds up, by key; see `PartitionPass`."""
 
@@ -136,17 +137,14 @@ class PartitionPass:
         return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
 
     def _list_hints(self, rows: _Rows, backend: Backend) -> list[tuple[str, str]]:
-        """List the features which alone tell a single target in the first rows, and how; allowed ones apart."""
+        """List which of the first features alone tell a single target in the first rows, and how; allowed ones apart."""
         if self.features is None or self.features.target is None or len(rows.target) != 1:
             return []
         ((label, target),) = rows.target.items()
         names = dict.fromkeys(name for group in self.features.groups for name in group.columns)
         excluded = {*self.features.allow_leak, *self.features.target.reads(self.plan.output_schema)}
-        columns = {
-            name: backend.column(rows.frame, name).take(_FIRST_ROWS)
-            for name in names
-            if name in rows.frame.columns and name not in excluded
-        }
+        used = [name for name in names if name in rows.frame.columns and name not in excluded][:_MOST_HINTED]
+        columns = {name: backend.column(rows.frame, name).take(_FIRST_ROWS) for name in used}
         return [*list_hints(columns, target.take(_FIRST_ROWS), label, backend).items()]
 
     @cached_property
