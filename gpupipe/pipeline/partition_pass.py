@@ -30,7 +30,7 @@ from gpupipe.step import in_step
 from gpupipe.transforms import Transform
 
 _FIRST_ROWS = slice(NUM_FIRST)
-_MOST_HINTED = 200  # features that are looked at, some .2 ms each
+_MOST_HINTED = 200  # features that are looked at, each takes .2 ms
 Summaries: TypeAlias = dict[Hashable, Any]
 """What partitions give, and a pass adds up, by key; see `PartitionPass`."""
 
@@ -137,7 +137,7 @@ class PartitionPass:
         return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
 
     def _list_hints(self, rows: _Rows, backend: Backend) -> list[tuple[str, str]]:
-        """List which of the first features alone tell a single target in the first rows, and how; allowed ones apart."""
+        """List which of the first features alone tell a single target in the first rows, and how; but allowed ones."""
         if self.features is None or self.features.target is None or len(rows.target) != 1:
             return []
         ((label, target),) = rows.target.items()

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend.kernels import sort_unique
 from gpupipe.cluster.executor import get_executor
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.io.relational.side_columns import SideColumns
@@ -231,5 +232,5 @@ def _find_stretches(name: str, start: float, width: float, backend_name: str, pa
     column = backend.column(part.read(partition, [name], backend), name)
     missing = column.missing(backend.xp)
     values = column.data if missing is None else column.data[~missing]
-    stretches: list[int] = backend.to_host(backend.xp.unique((values - start) // width)).astype("int64").tolist()
+    stretches: list[int] = backend.to_host(sort_unique((values - start) // width, backend.xp)).astype("int64").tolist()
     return stretches
