@@ -43,8 +43,8 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
-from gpupipe.support.text_dates import find_misordered_dates, find_unpadded_times
-from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+from gpupipe.support.text_dates import find_misordered_dates, find_misordered_months, find_unpadded_times
+from gpupipe.support.text_kinds import recognise_texts, suggest_ordering, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
@@ -473,9 +473,11 @@ def require_time_order(column: Column, name: str, where: str) -> None:
         problem, expected = "these times are text, in the order of their letters", "text such as '06:30'"
         remedy = f"T.{derive(name, _PADDED)}"
         raise BadData(f"{where}, column {name!r}", problem, got=times[0], expected=expected, remedy=remedy)
-    if dates := find_misordered_dates(texts):
+    months = find_misordered_months(texts)
+    if dates := months or find_misordered_dates(texts):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
-        remedy = suggest_parsing(name, recognise_texts(dates) or "dates", texts)
+        kind = recognise_texts(dates) or "dates"
+        remedy = suggest_ordering(name, months) if months else suggest_parsing(name, kind, texts)
         raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)
 
 

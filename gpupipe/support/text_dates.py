@@ -25,6 +25,16 @@ ISO_TIME = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{
 DATE = rf"({_WEEKDAY})?({_DATE})({_CLOCK})?"
 """Pattern of a date in another format, with or without a time."""
 _IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
+_SHORT_MONTH = r"(?P<part>0[1-9]|1[0-2])(?P<sign>/)(?P<year>\d{2})"  # 09/23, which may be a day of any year, too
+_FULL_YEAR = r"(?P<year>(1[5-9]|20)\d{2})"
+_MONTHS = (  # and quarters, whose letters may order them as time does: 2023-09, or Q1 2023 and Q2 2023
+    rf"{_FULL_YEAR}(?P<sign>[/-])(?P<part>0?[1-9]|1[0-2])",
+    rf"(?P<part>0?[1-9]|1[0-2])(?P<sign>[/-]){_FULL_YEAR}",
+    rf"Q(?P<part>[1-4])(?P<sign>[ /-]?){_FULL_YEAR}",
+    rf"(?P<part>[1-4])Q(?P<sign>[ /-]?){_FULL_YEAR}",
+    _SHORT_MONTH,
+)
+_MONTHS_APART = 3  # at most, on average, as quarters are, where texts such as 09/23 are months
 _OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
 _FEW_DATES = 100  # of a column, that tell whether a date is like them
 _DATE_FORMATS = [
@@ -37,7 +47,7 @@ _DATE_FORMATS = [
     *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
     *(f"%d{sep}{month}{sep}{year}" for sep in (" ", "-", "/", "") for month in ("%b", "%B") for year in ("%Y", "%y")),
     *(f"%Y{sep}{month}{sep}%d" for sep in (" ", "-", "") for month in ("%b", "%B")),
-    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%b-%y", "%B-%y"),
+    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%m/%y", "%b-%y", "%B-%y"),
     *(
         f"{first}{sep}{second}"
         for sep in " -"
@@ -92,6 +102,20 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
         is_ordered = max(len(list_offsets(dates)), len({text[4] for text in dates})) < 2
         return [] if is_ordered else dates
     return dates if _are_known(dates) else []
+
+
+def find_misordered_months(texts: Iterable[str]) -> list[str]:
+    """Find the months or quarters that all texts are, if the order of their letters is not that of time.
+
+    Example:
+        >>> find_misordered_months(["2023-9", "2023-10", ""]), find_misordered_months(["2023-09", "2023-10"])
+        (['2023-10', '2023-9'], [])
+        >>> find_misordered_months(["Q1 2024", "Q3 2023"]), find_misordered_months(["12/22", "01/23"])
+        (['Q1 2024', 'Q3 2023'], ['01/23', '12/22'])
+    """
+    months = sorted({text.strip() for text in texts if text.strip()})
+    numbers = _number_months(months)
+    return months if numbers != sorted(numbers) else []
 
 
 def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: str) -> list[str]:
@@ -157,6 +181,22 @@ def _are_known(dates: Sequence[str]) -> bool:
         return all(find_formats([text]) for text in kind[:_FEW_DATES])  # 01/31/2024 beside 31/01/2024
 
     return bool(dates) and all(map(is_known, list_kinds(dates)))
+
+
+def _number_months(texts: Sequence[str]) -> list[int]:
+    """Return numbers of months, or quarters, in the order of time; none where a text is neither, or a day."""
+    form = next((form for form in _MONTHS if all(re.fullmatch(form, text) for text in texts)), "")
+    matches = [match for text in texts if (match := re.fullmatch(form, text))]
+    if len({match["sign"] for match in matches}) != 1:
+        return []
+    parts = [(int(match["year"]), int(match["part"])) for match in matches]
+    if form != _SHORT_MONTH:
+        return [12 * year + part for year, part in parts]
+    numbers = [12 * (year + (2000 if year < 69 else 1900)) + part for year, part in parts]  # as %y reads them
+    days = [31 * month + day for day, month in parts]
+    span, span_as_days = (max(each) - min(each) + 1 for each in (numbers, days))
+    are_days = all(0 < day <= 31 for day, _ in parts) and span_as_days <= span
+    return [] if are_days or span > _MONTHS_APART * len(texts) else numbers
 
 
 def _find_dates(texts: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ExpressionError, GpupipeError
-from gpupipe.support.text_dates import find_formats, find_misordered_dates
+from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_months
 
 DAYS = pd.date_range("2023-01-01", "2024-06-30")
 FRAME = pd.DataFrame({"date": DAYS, "sales": range(len(DAYS))})
@@ -279,3 +279,67 @@ def test_dates_with_a_months_name_are_read_however_they_are_written(form: str, c
         data.sort("day")
     formats = eval(caught.value.remedy.partition("timestamp_formats=")[2].partition("), or")[0])
     assert gp.read_csv(tmp_path / "days.csv", timestamp_formats=formats).compute()["day"].tolist() == list(days)
+
+
+MONTHS = pd.period_range("2021-03", "2023-12", freq="M")
+QUARTERS = pd.period_range("2020-02", "2023-12", freq="Q")
+PERIODS = {
+    "2023-9": [f"{month.year}-{month.month}" for month in MONTHS],
+    "2023/9": [f"{month.year}/{month.month}" for month in MONTHS],
+    "1812-9": [f"{month.year - 211}-{month.month}" for month in MONTHS],
+    "09/1812": [f"{month.month:02}/{month.year - 211}" for month in MONTHS],
+    "9-1899": [f"{month.month}-{month.year - 123}" for month in MONTHS],
+    "09/23": MONTHS.strftime("%m/%y").tolist(),
+    "Q3 2023": QUARTERS.strftime("Q%q %Y").tolist(),
+    "Q3-2023": QUARTERS.strftime("Q%q-%Y").tolist(),
+    "3Q2023": QUARTERS.strftime("%qQ%Y").tolist(),
+}
+
+
+@pytest.mark.parametrize("verb", ["lag", "lag after a step", "window of a frame", "cut", "folds", "sort"])
+@pytest.mark.parametrize("form", PERIODS)
+def test_neither_do_months_and_quarters_whose_letters_are_in_another_order(
+    form: str, verb: str, tmp_path: Path
+) -> None:
+    """A lag by 2023-9 had been that of a later month."""
+    texts = PERIODS[form]
+    frame = pd.DataFrame({"date": texts, "sales": range(len(texts))}).sample(frac=1, random_state=0)
+    frame.to_csv(tmp_path / "sales.csv", index=False)
+    data = gp.read_csv(tmp_path / "sales.csv")
+    with pytest.raises(BadData, match="these dates are text, in the order of their letters") as caught:
+        ORDERED[verb](data, texts[9])
+    assert caught.value.remedy is not None
+    for remedy in re.split("[;,] or ", caught.value.remedy.replace("...", "path")):
+        result = eval(remedy, {"T": T, "gp": gp, "pd": pd, "frame": frame, "path": tmp_path / "sales.csv"})
+        if isinstance(result, T.Transform):
+            result = result.transform(frame)["date"]
+        parsed = result if isinstance(result, gp.Dataset) else gp.from_frame(frame.assign(date=result))
+        assert parsed.sort("date").compute()["sales"].tolist() == list(range(len(texts)))
+        ORDERED[verb](parsed, str(sorted(parsed.compute()["date"])[9]))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        MONTHS.strftime("%Y-%m").tolist(),
+        QUARTERS.strftime("%Y-Q%q").tolist(),
+        QUARTERS.strftime("%YQ%q").tolist(),
+        ["Q1 2023", "Q2 2023", "Q4 2023"],
+        ["2023-1", "2023-2", "2023-9"],
+        ["2023-1", "2023-2", "2023-10", "2023-13"],
+        ["1001-2", "1001-10"],
+        ["Q3 2023", "Q1 2024", "soon"],
+        ["1/12", "10/11", "2/10"],
+        ["01/12", "13/11", "02/10"],
+        pd.date_range("2024-01-01", "2024-12-31").strftime("%m/%d").tolist(),
+        pd.date_range("2024-01-01", "2024-12-31", freq="W").strftime("%m/%d").tolist(),
+        pd.date_range("2024-01-01", "2024-12-31", freq="QE").strftime("%m/%d").tolist(),
+        pd.date_range("2024-09-25", "2024-10-05").strftime("%m/%d").tolist(),
+        ["01/00", "12/01"],
+    ],
+)
+def test_texts_like_months_do(texts: list[str]) -> None:
+    assert find_misordered_months(texts) == []
+    data = gp.from_frame(pd.DataFrame({"date": texts, "sales": range(len(texts))}))
+    lag(data)
+    data.sort("date")
