@@ -19,8 +19,8 @@ from gpupipe.version import __version__
 _PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "names", "skip_rows", "thousands", "timestamp_formats")
 """Arguments of readers that the command has no options for."""
 _READ_TIMES = (
-    r"gp\.read_csv\(\.\.\., timestamp_formats=\{'[^']*': (?P<one>'[^']*')\}(, null_values=\[(?P<marks>[^]]*)\])?\)"
-    r", or pd\.to_datetime\([^()]*\)|timestamp_formats=\[(?P<first>'[^']*')\]"
+    r"gp\.read_csv\(\.\.\., timestamp_formats=(?P<columns>\{'[^']*': '[^']*'\}(?: or \{'[^']*': '[^']*'\})*)"
+    r"(, null_values=\[(?P<marks>[^]]*)\])?\), or pd\.to_datetime\([^()]*\)|timestamp_formats=\[(?P<first>'[^']*')\]"
 )
 """How errors offer a format of times, and texts that are missing values, to Python."""
 _UNREAD = 141  # the exit code: 128 and the number of SIGPIPE
@@ -76,8 +76,9 @@ def _name_options(text: str) -> str:
 
 
 def _name_times(match: re.Match[str]) -> str:
+    formats = match["first"] or " or ".join(re.findall(r"(?<=: )'[^']*'", match["columns"]))
     marks = "".join(f" --null-value {mark}" for mark in re.findall("'[^']*'", match["marks"] or ""))
-    return f"--timestamp-format {match['one'] or match['first']}{marks}"
+    return f"--timestamp-format {formats}{marks}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,10 @@ from gpupipe.backend.columns import missing_column, sample_texts
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import Dataset
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
+from gpupipe.support.text import arguments, refer_to
 from gpupipe.support.text_kinds import drop_marks, recognise_texts, suggest_parsing
+
+_BOOLEANS = frozenset(("True", "False", "true", "false", "TRUE", "FALSE", "0", "1"))  # texts that a cast reads
 
 
 def find_casts(
@@ -97,10 +100,13 @@ def _another_type(
         remedy = steps
     elif got == "string" and expected == "timestamp" and recognise_texts(drop_marks(texts)) == "dates":
         remedy = suggest_parsing(name, "dates", texts)
+    elif got == "string" and expected == "bool" and len(texts) == 2 and not {*texts} & _BOOLEANS:
+        condition = arguments({name: f"{refer_to(name)} == {max(texts)!r}"})  # Y of N and Y, yes of no and yes
+        remedy = f"gp.Pipeline([T.Derive({condition})]).fit(data).transform(data)"
     # A cast of pandas makes True of any text.
     elif got == "string" and (expected == "bool" or (is_dataset and (is_number or expected == "timestamp"))):
-        arguments = f"{{{name!r}: 'float64'}}, errors='coerce'" if is_number else f"{{{name!r}: {expected!r}}}"
-        remedy = f"gp.Pipeline([T.Cast({arguments})]).fit(data).transform(data)"
+        types = f"{{{name!r}: 'float64'}}, errors='coerce'" if is_number else f"{{{name!r}: {expected!r}}}"
+        remedy = f"gp.Pipeline([T.Cast({types})]).fit(data).transform(data)"
     elif got == "string" and expected == "timestamp":
         remedy = f"pd.to_datetime(data[{name!r}]), of Polars data[{name!r}].str.to_datetime()"
     elif got == "string" and is_number:

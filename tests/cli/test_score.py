@@ -283,6 +283,10 @@ def test_marks_of_missing_values_are_told_and_read_as_in_the_fit(
     assert main(call) == 2
     offered = "--timestamp-format '%d-%b-%Y' --null-value 'NA' --null-value '-'"
     assert f"Try: {offered}" in capsys.readouterr().err
+    ambiguous = frame.assign(day=["04.05.2000", "-"] * 30)
+    ambiguous.to_csv(tmp_path / "ambiguous.csv", index=False)
+    assert main([*call[:2], str(tmp_path / "ambiguous.csv"), *call[3:]]) == 2
+    assert "Try: --timestamp-format '%d.%m.%Y' or '%m.%d.%Y' --null-value" in capsys.readouterr().err
     assert main([*call, *offered.replace("'", "").split()]) == 0
     assert "Categorify: column 'k' has '?' in 20 of 60 rows" in caplog.text and "--null-value" in caplog.text
     caplog.clear()

@@ -13,6 +13,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
 from tests.raising import raises
 
 
@@ -24,6 +25,17 @@ def test_data_that_is_not_like_what_was_fitted() -> None:
     with raises(errors.SchemaMismatch, where="column 'x'", got="string"):
         pipeline.transform(frame.assign(x="1"))
     assert pipeline.transform(frame.assign(x=[1, 2, 3, 4]))["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("words", [("yes", "no"), ("Y", "N"), ("{on}", "off"), ("true", "false")])
+def test_words_in_place_of_booleans_are_offered_what_makes_them(words: tuple[str, str]) -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "indoor": [True, False] * 2})
+    pipeline = gp.Pipeline([], gp.Features(["x", "indoor"])).fit(frame)
+    data = gp.from_frame(frame.assign(indoor=[*words] * 2))
+    with raises(errors.SchemaMismatch, where="column 'indoor'", got="string") as caught:
+        pipeline.transform(data).compute()
+    converted = pipeline.transform(eval(caught.value.remedy, {"gp": gp, "T": T, "data": data})).compute()
+    assert sorted(converted["indoor"]) == [0, 0, 1, 1]
 
 
 def test_a_column_without_a_value_has_no_type_to_differ() -> None:
