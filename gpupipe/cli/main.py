@@ -190,7 +190,7 @@ def _get_dialect(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _score(parsed: argparse.Namespace) -> int:
-    from gpupipe.cli.table import choose_reader, open_table
+    from gpupipe.cli.table import open_table
     from gpupipe.io.jobs.destination import refuse_output_among_input
     from gpupipe.saving.artifact import load
     from gpupipe.saving.scorer import list_texts
@@ -205,13 +205,15 @@ def _score(parsed: argparse.Namespace) -> int:
         raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     options, dialect = {"on_bad": parsed.on_bad, "on_mismatch": parsed.on_mismatch}, _get_dialect(parsed)
-    tables = [(parsed.input, dialect)]
+    texts = list_texts(scorer)
+    rows, history = open_table(parsed.input, texts, dialect, **options), None
     if parsed.history is not None:  # which may be of another format than the input
-        tables.append((parsed.history, dialect if choose_reader(parsed.history) == "read_csv" else {}))
-    rows, *history = (open_table(path, list_texts(scorer), each, **options) for path, each in tables)
+        history = open_table(parsed.history, texts, dialect, of_csv_alone=False, **options)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
-    listings = [replace(listing, suffixes=("",)) for table in (rows, *history) for listing in table.listings]
+    listings = [
+        replace(listing, suffixes=("",)) for table in (rows, history) if table is not None for listing in table.listings
+    ]
     refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)
-    predictions = predict(rows, history=history[0] if history else None)
+    predictions = predict(rows, history=history)
     print(predictions.write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import takewhile
 from typing import Any
 
 from gpupipe import io
@@ -41,27 +42,34 @@ def choose_reader(path: str) -> str:
         _log.warning("%s: read without %s .json", path, format_count(endings.pop("read_json").total(), "file"))
     if len(endings) > 1:
         commonest = max(endings.values(), key=Counter.total)
-        pattern = f"*{min(commonest)}{'*' * (len(commonest) > 1)}"
+        letters = takewhile(lambda column: len(set(column)) == 1, zip(*commonest, strict=False))
+        ending = "".join(column[0] for column in letters)  # .csv. of .csv.bz2 and .csv.gz; of .jsonl and .ndjson a dot
+        pattern = f"*{ending}{'*' * (len(commonest) > 1)}"
         pattern = f"a pattern that ends in {pattern[1:]}" if is_pattern else f"'{path.rstrip('/')}/**/{pattern}'"
         counts = [f"{format_count(n, 'file')} {end}".rstrip() for each in endings.values() for end, n in each.items()]
         problem, expected = f"{path} has files of several formats", "files of one format: others would be left out"
-        remedy = f"each format by its own command, {pattern} first"
+        remedy = f"each format by its own command, {pattern} first" if ending != "." else "a folder for each format"
         raise BadConfig("gpupipe", problem, got=counts, expected=expected, remedy=remedy)
     return next(iter(endings))
 
 
 def open_table(
-    path: str, texts: Collection[str] = (), dialect: Mapping[str, Any] | None = None, **options: str
+    path: str,
+    texts: Collection[str] = (),
+    dialect: Mapping[str, Any] | None = None,
+    *,
+    of_csv_alone: bool = True,
+    **options: str,
 ) -> io.Dataset:
     """Open a file, folder, pattern or URL by the suffixes of its files; Parquet where they tell nothing.
 
     `texts` are columns that CSV and JSON lines have as text, where they are there; `dialect` are arguments of
-    `read_csv`, and `options` the reader's `on_bad` and `on_mismatch`. Raises `BadConfig` for a dialect of no CSV, and
-    for files of several formats.
+    `read_csv`, and `options` the reader's `on_bad` and `on_mismatch`. Raises `BadConfig` for files of several formats,
+    and for a dialect of no CSV, which other files may have without `of_csv_alone`.
     """
     reader = choose_reader(path)
-    if dialect and reader != "read_csv":
-        remedy = f"the command without --{next(iter(dialect)).replace('_formats', '-format')}"
+    if dialect and of_csv_alone and reader != "read_csv":
+        remedy = f"the command without --{next(iter(dialect)).rstrip('s').replace('_', '-')}"
         raise BadConfig(
             "gpupipe", f"{path} is no CSV", got=dict(dialect), expected="files that end in .csv", remedy=remedy
         )

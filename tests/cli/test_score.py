@@ -264,6 +264,16 @@ def test_a_folder_of_two_formats_is_refused_with_the_pattern_of_one(
     assert main(["score", model, pattern, output]) == 0
     expected = scorer.predict(FRAME[:40])
     pd.testing.assert_frame_equal(gp.read_parquet(output).compute(), expected, check_dtype=False)
+    (tmp_path / "in" / "a.csv").rename(tmp_path / "in" / "a.csv.bz2")  # the name alone is looked at
+    assert main(["inspect", source]) == 2 and f"'{source}/**/*.csv.*' first" in capsys.readouterr().err
+    (tmp_path / "lines").mkdir()
+    for name in ("a.jsonl", "b.ndjson", "c.parquet"):
+        (tmp_path / "lines" / name).touch()
+    assert main(["inspect", str(tmp_path / "lines")]) == 2
+    assert "Try: a folder for each format" in capsys.readouterr().err
+    assert main(["inspect", f"{source}/c.parquet", "--null-value", "?"]) == 2
+    assert "Try: the command without --null-value" in capsys.readouterr().err
+    FRAME[:20].to_csv(tmp_path / "in" / "a.csv", index=False)
     call = ["score", model, f"{source}/a.csv", f"{output}_2", "--history", source]
     assert main(call) == 2 and "files of several formats" in capsys.readouterr().err
 
