@@ -14,7 +14,7 @@ from gpupipe.backend.kernels import sort_unique
 from gpupipe.cluster.executor import get_executor
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.io.relational.side_columns import SideColumns
-from gpupipe.schema import FLOATS, INTEGERS, Kind, Schema, shorten_list
+from gpupipe.schema import FLOATS, INTEGERS, Schema, shorten_list
 from gpupipe.support.text import format_count
 from gpupipe.transforms import WholeTableTransform
 
@@ -23,6 +23,9 @@ WindowSteps = Mapping[int, tuple[WholeTableTransform, Schema, list[str]]]
 """By its position each window step whose columns are wanted, the schema before it, and these columns."""
 _FEWEST_STRETCHES, _MOST_STRETCHES = 5, 100_000  # of a history whose gaps are looked for
 _MOST_WITHOUT_PAST = 0.1  # of the rows, those of new keys
+_FEWEST_TOGETHER = 0.5  # of the keys, those whose rows end at one time
+_FIRST, _LAST, _COUNT = "first of history", "last of history", "count of history"
+_GAP_DTYPES = (*INTEGERS, "timestamp")  # types of which a gap between two values tells rows that are not there
 
 
 def list_orders(steps: WindowSteps, source: Schema) -> list[str]:
@@ -96,11 +99,15 @@ def warn_of_overlap(steps: WindowSteps, history: Dataset, data: Dataset, tables:
 
     `tables` are both as they are given, whose times are read without any other column.
     """
-    for names, time in {(*step.keys, *step.order): step.order[0] for step, *_ in steps.values() if step.order}.items():
+    for keys, order in dict.fromkeys(
+        (tuple(step.keys), tuple(step.order)) for step, *_ in steps.values() if step.order
+    ):
+        names, time = [*dict.fromkeys((*keys, *order))], order[0]
         if not {*names} <= {*data.schema.names}:
             continue  # computed by earlier steps
         if (ends := _find_both_ends(*tables, time)) and ends[0][1] < ends[1][0]:
-            _warn_of_hole(tables[0], time, *ends)
+            if not _warn_of_hole(tables[0], time, *ends) and keys:
+                _warn_of_late_keys(history, data, keys, time)
             continue
         # The data are the fewer rows: these are hashed, and the history is only looked up.
         rows = data.select(names).deduplicate(names)
@@ -195,15 +202,15 @@ def warn_of_gaps(
         )
 
 
-def _find_both_ends(history: Dataset, data: Dataset, time: str) -> list[tuple[float, float]]:
-    """Find the ends of the times of the history and of the data; nothing where one has none, or other values."""
-    if any(time not in table.schema or table.schema[time].kind != Kind.TIME for table in (history, data)):
+def _find_both_ends(history: Dataset, data: Dataset, order: str) -> list[tuple[float, float]]:
+    """Find the ends of the order of the history and of the data; nothing where one has none, or other values."""
+    if any(order not in table.schema or table.schema[order].dtype not in _GAP_DTYPES for table in (history, data)):
         return []
-    ends = [find_ends(table, [time], get_executor().resolve(table.backend)) for table in (history, data)]
-    return [each[time] for each in ends if each] if all(ends) else []
+    ends = [find_ends(table, [order], get_executor().resolve(table.backend)) for table in (history, data)]
+    return [each[order] for each in ends if each] if all(ends) else []
 
 
-def _warn_of_hole(history: Dataset, time: str, past: tuple[float, float], rows: tuple[float, float]) -> None:
+def _warn_of_hole(history: Dataset, order: str, past: tuple[float, float], rows: tuple[float, float]) -> bool:
     """Warn where more time lies between the history and the data than anywhere within the history.
 
     Stretches half as wide as that hole have a row of the history each, so no gap there is as wide. Days 1 to 7 before
@@ -212,19 +219,45 @@ def _warn_of_hole(history: Dataset, time: str, past: tuple[float, float], rows: 
     width = (rows[0] - past[1]) / 2
     count = int((past[1] - past[0]) // width)
     if not _FEWEST_STRETCHES <= count <= _MOST_STRETCHES:
-        return
+        return False
     backend, stretches = get_executor().resolve(history.backend), set[int]()
-    find = partial(_find_stretches, time, past[0], width, backend)
+    find = partial(_find_stretches, order, past[0], width, backend)
     with closing(run_partitions(find, history, backend, "windows")) as parts:
         for part in parts:
             stretches.update(part)
-    if len(stretches & set(range(count))) == count:
+    if is_hole := len(stretches & set(range(count))) == count:
         _log.warning(
             "history= ends %s before the data, by %r, and has no gap as long: windows take its last rows for those "
             "just before the data; the rows between belong to history=, too",
-            timedelta(microseconds=rows[0] - past[1]),
-            time,
+            timedelta(microseconds=width * 2) if history.schema[order].dtype == "timestamp" else f"{width * 2:g}",
+            order,
         )
+    return is_hole
+
+
+def _warn_of_late_keys(history: Dataset, data: Dataset, keys: Sequence[str], order: str) -> None:
+    """Warn of keys of the data whose history ends long before that of most others, which all end together.
+
+    Long is three times what lies between two rows of such a key. Of stores with a row a day, until May 9 those of a
+    and b, until May 2 those of c: c ends 7 days before the others. Those of customers end at any time: nothing is said.
+    """
+    ends = history.group_by(keys).agg(**{_FIRST: (order, "min"), _LAST: (order, "max"), _COUNT: (order, "count")})
+    shared = ends.join(data.select(keys).deduplicate(keys), on=keys, how="inner").to_pandas()
+    first, last, count = (shared[name] for name in (_FIRST, _LAST, _COUNT))
+    behind = last.max() - last
+    is_late = (count >= _FEWEST_STRETCHES) & (behind > (last - first) / (count - 1) * 3)
+    if not is_late.any() or (last == last.max()).mean() < _FEWEST_TOGETHER:
+        return
+    example = shared[is_late].iloc[0]
+    _log.warning(
+        "history= ends for %d of %s up to %s before it ends for the others, by %r, as for %s: their windows take its "
+        "last rows for those just before the data; the rows between belong to history=, too",
+        is_late.sum(),
+        format_count(len(shared), "key"),
+        behind[is_late].max(),
+        order,
+        ", ".join(f"{key} {example[key]!r}" for key in keys),
+    )
 
 
 def _find_stretches(name: str, start: float, width: float, backend_name: str, part: Dataset) -> list[int]:

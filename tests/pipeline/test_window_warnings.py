@@ -22,7 +22,7 @@ def test_a_history_that_holds_the_rows_themselves_is_told(caplog: pytest.LogCapt
     before = gp.from_frame(past[~is_late])
     pipeline.transform(past[is_late], history=before)
     assert "overlaps" not in caplog.text
-    assert before.reads.columns["store"] == 1, "the window reads it; whether times overlap is known without"
+    assert before.reads.columns["store"] == 2, "the window reads it, and where it ends; overlaps are known without"
     pipeline.transform(past[is_late], history=past)
     assert f"overlaps the data: {is_late.sum()} rows of it have the store, date of rows there" in caplog.text
 
@@ -71,6 +71,39 @@ def test_a_history_that_ends_too_early_is_told(caplog: pytest.LogCaptureFixture)
         caplog.clear()
         pipeline.transform(tomorrow, history=history)
         assert (hole in caplog.text) == warns
+
+
+@pytest.mark.parametrize("order", ["times", "numbers"])
+def test_keys_whose_history_ends_before_that_of_others_are_told(order: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The file of one store came late: its lag of one row would be the sales of another week."""
+    past, tomorrow = make_sales()
+    last = past["date"].max()
+    tomorrow = tomorrow[tomorrow["date"] == last + pd.Timedelta("1D")].assign(sales=np.nan)
+    if order == "numbers":
+        past, tomorrow = (frame.assign(date=frame["date"].dt.day_of_year) for frame in (past, tomorrow))
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    days = past["date"].drop_duplicates().sort_values().tolist()
+    is_c, gap = past["store"] == "c", "7 days 00:00:00" if order == "times" else "7"
+    for late, warns in (
+        (is_c & (past["date"] > days[-8]), True),
+        (is_c & (past["date"] > days[-3]), False),  # a weekend
+        (is_c & (past["date"] < days[-8]), False),
+        (past["date"] > past["store"].map({"a": days[-9], "b": days[-5], "c": days[-1]}), False),  # customers
+    ):
+        caplog.clear()
+        pipeline.transform(tomorrow, history=past[~late])
+        assert ("history= ends for" in caplog.text) == warns
+        if warns:
+            assert f"1 of 3 keys up to {gap} before it ends for the others, by 'date', as for store 'c'" in caplog.text
+
+
+def test_numbers_in_order_that_a_history_lacks_before_the_data_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    weeks = pd.DataFrame({"week": range(1, 41), "sales": range(40)})
+    pipeline = gp.Pipeline([T.Lag("sales", order_by="week")]).fit(weeks)
+    for num_rows, warns in ((40, False), (38, True)):
+        caplog.clear()
+        pipeline.transform(pd.DataFrame({"week": [41], "sales": [np.nan]}), history=weeks[:num_rows])
+        assert ("history= ends 3 before the data, by 'week', and has no gap as long" in caplog.text) == warns
 
 
 def test_rows_that_a_history_has_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
