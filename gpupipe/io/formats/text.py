@@ -425,6 +425,8 @@ class _CsvParser(_Parser):
             if missing and (not self._policy.casts or not set(columns) & set(file.names)):
                 problem, expected = f"column {missing[0]!r} is not there", f"the columns of {first[0]}"
                 remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
+                if not set(columns) & set(file.names):
+                    remedy = "a pattern or a list of the files of one table, or on_mismatch='skip'"
                 raise SchemaMismatch(input_file.path, problem, got=list(file.names), expected=expected, remedy=remedy)
             self._policy.leave_out(
                 input_file.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
