@@ -43,7 +43,7 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
-from gpupipe.support.text_dates import find_misordered_dates, find_misordered_months, find_unpadded_times
+from gpupipe.support.text_dates import find_misordered_dates, find_misordered_units
 from gpupipe.support.text_kinds import recognise_texts, suggest_ordering, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
@@ -57,7 +57,6 @@ FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is calle
 _CASTABLE = ("decimal", "duration[", "time32[", "time64[")
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
-_PADDED = "where(search({0}, '^[0-9]:'), '0' + {0}, {0})"
 _SEEN_TEXTS = 1_000  # of a column, that tell whether it is one of dates
 _NAMED_BY_ROWS, _NAMED_BY_COLUMNS = 256, 128
 _LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
@@ -469,15 +468,13 @@ def sample_texts(column: Column) -> list[str]:
 def require_time_order(column: Column, name: str, where: str) -> None:
     """Raise `BadData` for texts of times that order rows otherwise: 31.12.2023 and 01.02.2024, 10:00 and 6:30."""
     texts = sample_texts(column)
-    if times := find_unpadded_times(texts):
-        problem, expected = "these times are text, in the order of their letters", "text such as '06:30'"
-        remedy = f"T.{derive(name, _PADDED)}"
-        raise BadData(f"{where}, column {name!r}", problem, got=times[0], expected=expected, remedy=remedy)
-    months = find_misordered_months(texts)
-    if dates := months or find_misordered_dates(texts):
+    units = find_misordered_units(texts)
+    if dates := units or find_misordered_dates(texts):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
+        if ":" in dates[0] and units:
+            problem, expected = "these times are text, in the order of their letters", "text such as '06:30'"
         kind = recognise_texts(dates) or "dates"
-        remedy = suggest_ordering(name, months) if months else suggest_parsing(name, kind, texts)
+        remedy = suggest_ordering(name, units) if units else suggest_parsing(name, kind, texts)
         raise BadData(f"{where}, column {name!r}", problem, got=dates[0], expected=expected, remedy=remedy)
 
 

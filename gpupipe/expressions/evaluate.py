@@ -20,8 +20,8 @@ from gpupipe.expressions.functions import describe_call
 from gpupipe.expressions.operands import AnyValue, Call, Operand, to_column
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation
 from gpupipe.schema import LISTS
-from gpupipe.support.text_dates import find_dates_in_other_formats, shorten_date
-from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+from gpupipe.support.text_dates import find_dates_in_other_formats, find_misordered_units, shorten_date
+from gpupipe.support.text_kinds import recognise_texts, suggest_ordering, suggest_parsing
 
 
 def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> Column:
@@ -41,9 +41,14 @@ def require_date_format(expression: Expression, columns: Mapping[str, Column]) -
     """Raise `ExpressionError` for a date beside dates as text in another format: '2024-01-31' beside 01/31/2024."""
     for name, operator, constant in expression.date_tests:
         text, texts = str(constant.value), sample_texts(columns[name]) if name in columns else []
-        if dates := find_dates_in_other_formats(texts, text, operator):
-            problem = f"dates as text are compared by their letters, and column {name!r} has such as {dates[0]!r}"
+        units = find_misordered_units([*texts, text]) if texts and operator in ("<", "<=", ">", ">=") else []
+        if dates := [unit for unit in units if unit != text] or find_dates_in_other_formats(texts, text, operator):
+            kind = "times of day" if ":" in dates[0] and units else "dates"
+            problem = f"{kind} as text are compared by their letters, and column {name!r} has such as {dates[0]!r}"
             remedy = suggest_parsing(name, recognise_texts(dates) or "dates", texts)
+            if units:
+                is_unpadded = len(text) < min(map(len, texts))  # as 2023-9 beside 2023-09 is
+                remedy = f"a text like {dates[0]!r}" if is_unpadded else suggest_ordering(name, units)
             remedy = f"{short!r}; or {remedy}" if (short := shorten_date(text, dates[0])) else remedy
             raise expression.source.error(constant.span, problem, "a column of times", remedy, got=text)
 

@@ -28,7 +28,7 @@ from gpupipe.expressions.tree import (
 )
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.origins import Origins, tell_matches
-from gpupipe.support.text_dates import is_date
+from gpupipe.support.text_dates import is_date, is_unit
 from gpupipe.support.times import EPOCH
 
 DateTest: TypeAlias = tuple[str, str, Constant]  # a column, an operator and a date as text
@@ -101,7 +101,7 @@ class Expression:
 
     @cached_property
     def date_tests(self) -> Sequence[DateTest]:
-        """The columns that are compared with a date in quotation marks, each with the operator and the date.
+        """The columns compared with a date, a time of day or a month in quotation marks, with the operator and that.
 
         Example:
             >>> [(column, sign) for column, sign, _ in parse("day >= '2024-01-31' or code == 'A1'").date_tests]
@@ -227,7 +227,7 @@ def _iter_date_tests(node: Node) -> Iterator[DateTest]:
             tests += [(first, "in", member) for member in members]
     for pair in tests:
         match pair:
-            case Name(name), operator, Constant(str() as text) as constant if is_date(text):
+            case Name(name), operator, Constant(str() as text) as constant if is_date(text) or is_unit(text):
                 yield name, operator, constant
     for operand in getattr(node, "operands", ()):
         yield from _iter_date_tests(operand)

@@ -104,18 +104,26 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
     return dates if _are_known(dates) else []
 
 
-def find_misordered_months(texts: Iterable[str]) -> list[str]:
-    """Find the months or quarters that all texts are, if the order of their letters is not that of time.
+def find_misordered_units(texts: Iterable[str]) -> list[str]:
+    """Find the times of day, months or quarters that all texts are, if the order of their letters is not that of time.
+
+    Times of day may have a few texts beside them; those without the zero before their hour come first.
 
     Example:
-        >>> find_misordered_months(["2023-9", "2023-10", ""]), find_misordered_months(["2023-09", "2023-10"])
+        >>> find_misordered_units(["2023-9", "2023-10", ""]), find_misordered_units(["2023-09", "2023-10"])
         (['2023-10', '2023-9'], [])
-        >>> find_misordered_months(["Q1 2024", "Q3 2023"]), find_misordered_months(["12/22", "01/23"])
+        >>> find_misordered_units(["Q1 2024", "Q3 2023"]), find_misordered_units(["12/22", "01/23"])
         (['Q1 2024', 'Q3 2023'], ['01/23', '12/22'])
+        >>> find_misordered_units(["10:00", "6:30"]), find_misordered_units(["10:00", "06:30"])
+        (['6:30', '10:00'], [])
     """
-    months = sorted({text.strip() for text in texts if text.strip()})
-    numbers = _number_months(months)
-    return months if numbers != sorted(numbers) else []
+    units = sorted({text.strip() for text in texts if text.strip()})
+    times = [text for text in units if re.fullmatch(_TIME_OF_DAY, text)]
+    unpadded = [text for text in times if text[1] == ":"]
+    if 10 * len(times) >= 9 * len(units) and 0 < len(unpadded) < len(times):
+        return [*unpadded, *(text for text in times if text not in unpadded)]
+    numbers = _number_months(units)
+    return units if numbers != sorted(numbers) else []
 
 
 def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: str) -> list[str]:
@@ -154,22 +162,14 @@ def shorten_date(constant: str, date: str) -> str:
     return constant[: len(date)] if shape != form and shape.startswith(form) else ""
 
 
-def find_unpadded_times(texts: Iterable[str]) -> list[str]:
-    """Find the times of day that lack the zero before their hour, if nearly all texts are such times, and some have it.
-
-    Example:
-        >>> find_unpadded_times(["10:00", "6:30"]), find_unpadded_times(["10:00", "06:30"])
-        (['6:30'], [])
-    """
-    filled = [text for text in texts if text.strip()]
-    times = [text for text in filled if re.fullmatch(_TIME_OF_DAY, text)]
-    unpadded = [text for text in times if text[1] == ":"]
-    return unpadded if 10 * len(times) >= 9 * len(filled) and len(unpadded) < len(times) else []
-
-
 def is_date(text: str) -> bool:
     """Return whether a text is a date or a time, in ISO format or another one."""
     return any(re.fullmatch(form, text.strip()) for form in (DATE, ISO_TIME))
+
+
+def is_unit(text: str) -> bool:
+    """Return whether a text is a time of day, or a month or a quarter of a year in numbers."""
+    return any(re.fullmatch(form, text.strip()) for form in (_TIME_OF_DAY, *_MONTHS))
 
 
 def _are_known(dates: Sequence[str]) -> bool:

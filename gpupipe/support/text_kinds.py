@@ -59,6 +59,7 @@ _NUMBERS = {
     "percentages like 1.234,5 %": "replace(sub({}, '[^0-9,eE+-]', ''), ',', '.')",
     "amounts of money like 1.234,5": "replace(sub({}, '[^0-9,+-]', ''), ',', '.')",
 }
+_PADDED_HOUR = "where(search({0}, '^[0-9]:'), '0' + {0}, {0})"
 _PADDED_MONTH = r"sub(strip({}), '([/-])([1-9])$', '\\10\\2')"
 _YEAR_AND_QUARTER = r"sub(strip({}), '^Q?([1-4])Q?[ /-]?([0-9]+)$', '\\2-Q\\1')"
 _DECIMAL_COMMA = "replace({}, ',', '.')"
@@ -163,18 +164,20 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     return f"{first}, then {cast}" + "".join(f"; {step} instead where its {marks} are decimal" for step in alternatives)
 
 
-def suggest_ordering(name: str, months: Sequence[str]) -> str:
-    """Suggest the step that gives texts of months or quarters the order of time, or the calls that read the months.
+def suggest_ordering(name: str, units: Sequence[str]) -> str:
+    """Suggest the step that gives texts of times of day, months or quarters the order of time, or calls that read them.
 
     Example:
         >>> suggest_ordering("month", ["09/23", "01/24"])
         "gp.read_csv(..., timestamp_formats={'month': '%m/%y'}), or pd.to_datetime(frame['month'], format='%m/%y')"
     """
-    formats = find_formats(months)
+    if ":" in units[0]:
+        return f"T.{derive(name, _PADDED_HOUR)}"
+    formats = find_formats(units)
     if not formats:
         return f"T.{derive(name, _YEAR_AND_QUARTER)}"
     step = f"T.{derive(name, _PADDED_MONTH)}; or " if formats[0].startswith("%Y") else ""
-    of_files, of_frames = _suggest_reading(name, months, coerces=False)
+    of_files, of_frames = _suggest_reading(name, units, coerces=False)
     return f"{step}gp.read_csv(..., {of_files}), or {of_frames}"
 
 

@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ExpressionError, GpupipeError
-from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_months
+from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_units
 
 DAYS = pd.date_range("2023-01-01", "2024-06-30")
 FRAME = pd.DataFrame({"date": DAYS, "sales": range(len(DAYS))})
@@ -242,6 +242,43 @@ def test_neither_do_times_of_day_without_zeros(verb: str, end: str) -> None:
     ORDERED[verb](padded, "09:00")
 
 
+@pytest.mark.parametrize(
+    ("texts", "condition", "remedy"),
+    [
+        (["2023-9", "2023-10"], "date >= '2023-10'", "T.Derive("),
+        (["2023-8", "2023-9"], "date < '2023-10'", "T.Derive("),
+        (["2023-09", "2023-10"], "'2023-9' <= date", "a text like '2023-09'"),
+        (["Q1 2023", "Q3 2023"], "date < 'Q1 2024'", "T.Derive("),
+        (["09/23", "10/23"], "date < '01/24'", "timestamp_formats={'date': '%m/%y'}"),
+        (["9:30", "10:00"], "date < '12:00'", "T.Derive("),
+        (["09:30", "10:00"], "date >= '9:30'", "a text like '09:30'"),
+    ],
+)
+def test_months_and_times_of_day_are_compared_in_their_order_alone(
+    texts: list[str], condition: str, remedy: str
+) -> None:
+    data = gp.from_frame(pd.DataFrame({"date": texts}))
+    for compare in (data.filter, lambda text: T.Filter(text).transform(data.compute())):
+        with pytest.raises(ExpressionError, match="as text are compared by their letters") as caught:
+            compare(condition)
+        assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "condition", "num_rows"),
+    [
+        (["2023-9", "2023-10"], "date == '2023-9'", 1),
+        (["2023-09", "2023-10"], "date >= '2023-10'", 1),
+        (["Q1 2023", "Q3 2023"], "date <= 'Q2 2023'", 1),
+        (["9:30", "8:00"], "date < '9:00'", 1),
+        (["09:30", "10:00"], "date < '12:00'", 2),
+        (["x", "y"], "date < '2023-9'", 0),
+    ],
+)
+def test_those_in_order_are_compared(texts: list[str], condition: str, num_rows: int) -> None:
+    assert len(gp.from_frame(pd.DataFrame({"date": texts})).filter(condition)) == num_rows
+
+
 def test_times_of_day_of_one_length_are_in_order() -> None:
     for texts in (["1:30", "2:45", "9:59", "7:00"], ["01:30", "12:45", "09:59", "17:00"], ["6:30", "10:00", "x", "y"]):
         lag(gp.from_frame(CLOCK.assign(date=texts)))
@@ -339,7 +376,7 @@ def test_neither_do_months_and_quarters_whose_letters_are_in_another_order(
     ],
 )
 def test_texts_like_months_do(texts: list[str]) -> None:
-    assert find_misordered_months(texts) == []
+    assert find_misordered_units(texts) == []
     data = gp.from_frame(pd.DataFrame({"date": texts, "sales": range(len(texts))}))
     lag(data)
     data.sort("date")
