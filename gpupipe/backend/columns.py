@@ -505,14 +505,21 @@ def require_comparable_constant(item: Field, value: Any, where: str) -> None:
 
 
 def shared_key_type(left: Field, right: Field) -> str | None:
-    """Return the type to which two keys of a join can be cast, so that equal values become equal; None without one."""
+    """Return the type to which two keys of a join can be cast, so that equal values become equal; None without one.
+
+    Text beside numbers becomes numbers: '007' is 7, while 7 as text is '7'.
+    """
     both = {left.dtype, right.dtype}
     castable = {*INTEGERS, *FLOATS, "bool", "string", "timestamp"}
     if not all(kind in castable or kind.startswith(_CASTABLE) for kind in both):
         return None
     if "timestamp" in both:
         return "timestamp" if "string" in both else None
-    return "float64" if both & {*FLOATS} else "string" if "string" in both else "int64"
+    if both & {*FLOATS}:
+        return "float64"
+    if "string" in both and not both & {*INTEGERS}:
+        return "string"
+    return "uint64" if "uint64" in both else "int64"
 
 
 def one_key_type(left: Field, right: Field) -> str:
@@ -529,6 +536,9 @@ def one_key_type(left: Field, right: Field) -> str:
         for side, item in (("left", left), ("right", right))
         if item.dtype not in targets
     ]
+    if "string" in (left.dtype, right.dtype) and dtype in INTEGERS:
+        number, side = (right, "right") if left.dtype == "string" else (left, "left")
+        casts.append(f"or, where texts are not all numbers, T.Cast({{{number.name!r}: 'string'}}) of the {side},")
     return f"{', '.join(casts)} before the join"
 
 

