@@ -213,10 +213,10 @@ def _score(parsed: argparse.Namespace) -> int:
     texts = list_texts(scorer)
     paths = [parsed.input, *([] if parsed.history is None else [parsed.history])]  # may be of two formats
     has_csv = any(choose_reader(path) == "read_csv" for path in paths)
-    rows, *others = (open_table(path, texts, dialect, of_csv_alone=not has_csv, **options) for path in paths)
+    rows, *histories = (open_table(path, texts, dialect, of_csv_alone=not has_csv, **options) for path in paths)
     # Of a folder of CSV files, too: with Parquet among them, the next command would read that.
-    listings = [replace(listing, suffixes=("",)) for table in (rows, *others) for listing in table.listings]
+    listings = [replace(listing, suffixes=("",)) for table in (rows, *histories) for listing in table.listings]
     refuse_output_among_input(listings, parsed.output, ["part.parquet"], None)
-    predictions = predict(rows, history=others[0] if others else None)
+    predictions = predict(rows, history=histories[0] if histories else None)
     print(predictions.write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

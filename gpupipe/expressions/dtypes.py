@@ -35,10 +35,8 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
             raise source.no_column(node.span, node.name, dtypes)
         return dtypes[node.name]
     constants = [operand for operand in node.operands if isinstance(operand, Constant)]
-    quoted = next((constant for constant in constants if constant.value in dtypes), None)
-    if isinstance(node, Comparison) and quoted is not None and len(constants) == len(node.operands):
-        problem = "a column's name in quotation marks is a text, the same in every row"
-        raise source.error(quoted.span, problem, "a column", f"col({quoted.value!r})", got=quoted.value)
+    if len(constants) == len(node.operands):
+        _refuse_names(node, constants, dtypes, source)
     if isinstance(node, Comparison):
         names = {operand for operand in node.operands if isinstance(operand, Name) and operand.name not in dtypes}
         missing = {name for name in names if name.name.lower() in MISSING_WORDS}
@@ -47,6 +45,17 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
             node, ["null" if each in missing else infer_dtype(each, dtypes, source) for each in node.operands], source
         )
     return infer_operation(node, [infer_dtype(operand, dtypes, source) for operand in node.operands], source)[1]
+
+
+def _refuse_names(node: Node, constants: Sequence[Constant], dtypes: Mapping[str, str], source: Source) -> None:
+    """Raise for constants alone of which one is a column's name, such as 2010 - 1960 of columns of years."""
+    is_sign = isinstance(node, Operation) and node.name == "negative"
+    for constant in constants:
+        name = constant.value if isinstance(constant.value, str) else source.slice(constant.span)
+        if name in dtypes and (isinstance(node, Comparison) or name is not constant.value) and not is_sign:
+            kind = "in quotation marks is a text" if name is constant.value else "in digits is a number"
+            problem = f"a column's name {kind}, the same in every row"
+            raise source.error(constant.span, problem, "a column", f"col({name!r})", got=constant.value)
 
 
 def _refuse_unquoted(node: Comparison, dtypes: Mapping[str, str], source: Source) -> None:

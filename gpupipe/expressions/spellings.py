@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from keyword import kwlist
 
 from gpupipe.errors import nearest
 from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
@@ -19,6 +20,11 @@ ACCESSORS = frozenset({"str", "dt", "list"})
 MISSING_WORDS = frozenset({"null", "none", "nan", "nat", "na"})
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 _COMMENT = re.compile(rf"{_LITERAL.pattern}|`[^`]*`|(#)")
+_OPERATORS = {"and", "or", "not", "in", "is", "if", "else"}  # and in the place of a column: is > 0
+_KEYWORD = re.compile(
+    rf"{_LITERAL.pattern}|\b({'|'.join({*kwlist} - _OPERATORS - {'None', 'True', 'False'})}|"
+    rf"(?:{'|'.join(_OPERATORS)})(?= *(?:[<>=!*/%)]|$)))\b"
+)
 _DIGITS, _BASE = re.compile(r"-?[1-9]|1[0-5]"), re.compile(r"[2-9]|[1-9]\d{1,8}")
 _TIME = re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?!\d)")
 _ATOM = r"-?[\w.]+|\w*[(\[][^()\[\]]*[)\]]|\"\d+\""
@@ -130,6 +136,16 @@ def mend_signs(text: str) -> str:
     for sign, replacement in _SIGNS:
         text = re.sub(sign, replacement, text)
     return re.sub(r'"(\d+)"', lambda match: texts[int(match[1])], _LIKE.sub(write_like, text)).strip(" ")
+
+
+def name_keywords(text: str) -> str:
+    """Write words that are Python's own as columns, outside of quotation marks: those that no expression has there.
+
+    Example:
+        >>> name_keywords("class == 'suv' and year in [1999]"), name_keywords("sales > is")
+        ("col('class') == 'suv' and year in [1999]", "sales > col('is')")
+    """
+    return _KEYWORD.sub(lambda match: f"col({match[1]!r})" if match[1] else match[0], text)
 
 
 def find_comment(text: str) -> int | None:

@@ -21,6 +21,7 @@ from gpupipe.expressions.spellings import (
     find_comment,
     means_time,
     mend_signs,
+    name_keywords,
     parenthesize,
     suggest_aggregate,
     suggest_function,
@@ -124,7 +125,7 @@ class Reader:
         length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
         remedy = "Python's signs: == and or not; names that are no identifiers as col('dep delay')"
         mended = mend_signs(text)
-        for candidate in (f"({mended})", mended):
+        for candidate in (f"({mended})", mended, name_keywords(text)):
             remedy = self._mend_rest(candidate) if _is_python(candidate) else remedy
         span = Span(start, start + max(1, length))
         return self._source.error(span, f"not an expression ({error.msg})", ALLOWED, remedy)

@@ -10,6 +10,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, infer_backend
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset
+from gpupipe.io.relational.text_file import LEADING_ZEROS
 from gpupipe.pipeline.leak_hints import find_element_hint, find_hint, is_row_id, list_present
 from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
@@ -64,6 +65,7 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
         return first
     backend = infer_backend(frame)
     coded = backend.encode(frame)
+    reasons = {note.reason for note in dataset.source.notes}
     targets = TargetSet([] if label is None else [label])
     of_target = {*targets.reads(schema)}
     target = next(iter(targets.raw_columns(coded, schema, backend).values()), None) if of_target <= {*names} else None
@@ -93,19 +95,25 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
         elif name in first.constants:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
-        elif remark := _remark(name, column, values, backend, is_id=is_row_id(name, column, distinct, rows, backend)):
-            first.remarks[name] = remark
+        else:
+            is_code = f"column {name!r} {LEADING_ZEROS}" in reasons  # in whichever row
+            is_id = is_row_id(name, column, distinct, rows, backend)
+            first.remarks[name] = _remark(name, column, values, backend, is_id=is_id, is_code=is_code)
     return first
 
 
-def _remark(name: str, column: Column, values: Array, backend: Backend, *, is_id: bool) -> str:
-    """Say what may be wrong with a column, by its present values (codes, of text); else return nothing."""
+def _remark(name: str, column: Column, values: Array, backend: Backend, *, is_id: bool, is_code: bool) -> str:
+    """Say what may be wrong with a column, by its present values (codes, of text); else return nothing.
+
+    The digits of a code, such as 00501, are no number.
+    """
     distinct, num_present, texts = sort_unique(values, backend.xp), len(values), list[str]()
     count = len(distinct)
     if column.dictionary is not None:
         texts = column.dictionary.take(backend.to_host(distinct)).to_pylist()
         counts = backend.to_host(backend.xp.bincount(values)[distinct]).tolist()
-        if kinds := explain_texts(name, dict(zip(texts, counts, strict=True))):
+        kinds = "" if is_code else explain_texts(name, dict(zip(texts, counts, strict=True)))
+        if kinds:
             return f"{TEXTS_ARE}{kinds}"
     if num_present < _LEAST_ROWS:
         return ""

@@ -198,7 +198,7 @@ class Features:
         features.remarks = [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
         features.remarks += [doubt] if doubt else []
         features.remarks += [
-            f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
+            f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if first.remarks.get(item.name)
         ]
         features.constants = first.constants
         for line in features._proposal_notes():

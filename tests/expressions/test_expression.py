@@ -315,6 +315,9 @@ def test_a_bit_operation_that_was_meant() -> None:
         ("  \n", "the text is empty", "distance > 200"),
         ("hour >", "not an expression (invalid syntax)", "Python's signs"),
         ("import os", "not an expression", ""),
+        ("class == 'class' and hour > 5", "not an expression", "col('class') == 'class' and hour > 5"),
+        ("is > 0", "not an expression", "col('is') > 0"),
+        ("hour - in", "not an expression", "hour - col('in')"),
         ("hour = 5", "not an expression", "hour == 5"),
         ("hour > 5 && storm", "not an expression", "hour > 5 and storm"),
         ("hour = 5 & dist > 2", "not an expression", "(hour == 5) and (dist > 2)"),
@@ -333,6 +336,18 @@ def test_what_is_not_allowed(text: Any, problem: str, remedy: str) -> None:
         parse(text, "Filter")
     assert caught.value.where == "Filter" and problem in str(caught.value) and remedy in caught.value.remedy
     assert text == 5 or set(str(caught.value).splitlines()[-1].strip()) == {"^"}
+
+
+@pytest.mark.parametrize("text", ["2010 > 3", "2010 - 1960", "year > 3 and 1960 < 2", "log(2010)"])
+def test_years_that_are_columns_are_no_numbers(text: str) -> None:
+    """Of a wide table `2010 - 1960` would be 50 in every row."""
+    wide = Schema(Field(name, "int64") for name in ("year", "1960", "2010"))
+    with pytest.raises(ExpressionError, match="a column's name in digits is a number, the same in every row") as caught:
+        parse(text).check(wide)
+    year = "1960" if "and" in text else "2010"
+    assert caught.value.remedy == f"col('{year}')"
+    for number in ("year >= 2010", "-2010", "2010", "2011 > 3"):
+        parse(number).check(wide)
 
 
 def test_an_unknown_function_lists_the_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,15 @@ def test_one_mark_among_numbers_is_named(values: list[str], caplog: pytest.LogCa
     assert gp.Features.auto(frame, target="y").remarks == [f"rooms: {said}"]
     assert gp.Features.auto(frame, target="rooms").remarks == [f"the target rooms: {said}"]
     assert caplog.messages[-1] == f"Features.auto takes the target rooms: {said}"
+
+
+def test_digits_that_a_file_has_as_text_are_no_numbers(tmp_path: Path) -> None:
+    """Zip codes of the first 10,000 rows have no zero before them, those of later rows do."""
+    zips = [f"{number:05d}" for number in range(10_001, 20_101)]
+    pd.DataFrame({"zip": [*zips, "00501"], "y": [*[0, 1] * 5_050, 0]}).to_csv(tmp_path / "zips.csv", index=False)
+    remark = "its texts are numbers"
+    assert remark not in repr(gp.Features.auto(gp.read_csv(tmp_path / "zips.csv"), target="y"))
+    assert remark in repr(gp.Features.auto(gp.from_frame(pd.DataFrame({"zip": zips, "y": [0, 1] * 5_050})), target="y"))
 
 
 def test_the_target_is_said_first() -> None:

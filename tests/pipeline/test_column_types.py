@@ -86,3 +86,16 @@ def test_dates_as_text_are_offered_their_format(form: str, tmp_path: Path) -> No
         transformed = pipeline.transform(gp.read_csv(tmp_path / "days.csv", timestamp_formats=argument)).compute()
         assert transformed["day"].tolist() == frame["day"].tolist()
         assert eval(converting, {"pd": pd, "frame": texts}).tolist() == frame["day"].tolist()
+
+
+def test_a_frame_beside_its_history_is_offered_what_it_is_offered_alone() -> None:
+    at = pd.date_range("2024-01-01", periods=9, freq="h", tz="Europe/Oslo")
+    frame = pd.DataFrame({"at": at, "rink": [f"{number:03d}" for number in range(9)], "sales": range(9)})
+    pipeline = gp.Pipeline([T.Lag("sales", order_by="at")]).fit(frame)
+    for data in (frame.assign(at=at.tz_localize(None)), frame.assign(rink=range(9))):
+        remedies = []
+        for options in ({}, {"history": frame[:7]}):
+            with pytest.raises(errors.SchemaMismatch) as caught:
+                pipeline.transform(data[7:], **options)
+            remedies.append(caught.value.remedy)
+        assert remedies[0] == remedies[1]
