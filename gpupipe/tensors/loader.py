@@ -60,8 +60,8 @@ _HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
 _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
 _SHARE = 0.8  # of the host's free memory that a table may take
 
-SMALLEST_BATCH, LARGEST_BATCH = 128, 4096  # rows, of those that "auto" chooses from
-UPDATES_PER_EPOCH = 64  # of a table of few rows: its batches
+SMALLEST_BATCH, SMALL_BATCH, LARGEST_BATCH = 16, 128, 4096  # rows, of those that "auto" chooses from
+FEWEST_UPDATES_PER_EPOCH, UPDATES_PER_EPOCH = 4, 64  # of a table of few rows: its batches
 FEW_ROWS = 512  # the largest batch of two passes that make UPDATES_PER_TWO_EPOCHS
 UPDATES_PER_TWO_EPOCHS = 600
 
@@ -108,13 +108,15 @@ def choose_batch_size(num_rows: int) -> int:
     """Choose the rows per batch to train on, a power of two: near a 64th of the rows from 128 to 512, then a 600th.
 
     A network needs some hundred updates before it is better than a linear model, and in more than some passes over the
-    rows it learns them by heart. A 600th is what makes 1,200 updates of two passes; no batch has more than 4096.
+    rows it learns them by heart. A 600th is what makes 1,200 updates of two passes; no batch has more than 4096. Of a
+    few hundred rows batches are a fourth: one batch for all would make 40 updates of 40 passes.
 
     Example:
-        >>> [choose_batch_size(rows) for rows in (1_000, 15_000, 35_000, 300_000, 1_000_000, 10_000_000)]
-        [128, 256, 512, 512, 2048, 4096]
+        >>> [choose_batch_size(rows) for rows in (120, 1_000, 15_000, 35_000, 300_000, 1_000_000, 10_000_000)]
+        [32, 128, 256, 512, 512, 2048, 4096]
     """
-    rows = max(num_rows / UPDATES_PER_TWO_EPOCHS, min(num_rows / UPDATES_PER_EPOCH, FEW_ROWS), SMALLEST_BATCH)
+    few = max(SMALLEST_BATCH, min(num_rows / FEWEST_UPDATES_PER_EPOCH, SMALL_BATCH))
+    rows = max(num_rows / UPDATES_PER_TWO_EPOCHS, min(num_rows / UPDATES_PER_EPOCH, FEW_ROWS), few)
     return min(1 << round(math.log2(rows)), LARGEST_BATCH)
 
 

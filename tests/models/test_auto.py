@@ -41,6 +41,14 @@ def test_many_rows_are_passed_over_few_times(num_rows: int, batch_size: int, epo
     assert trainer.choose_epochs(-(-num_rows // batch_size)) == epochs
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size"), [(1, 16), (60, 16), (108, 32), (200, 64), (400, 128), (8_000, 128), (16_000, 256)]
+)
+def test_few_rows_make_updates_enough(num_rows: int, batch_size: int) -> None:
+    """Of 108 rows one batch an epoch had made 40 updates, after which a network had hardly begun to learn."""
+    assert choose_batch_size(num_rows) == batch_size
+
+
 @pytest.mark.slow
 def test_the_default_run_needs_no_argument_and_is_right() -> None:
     frame = pd.DataFrame({"x": [number / 500 for number in range(1000)]}).assign(
