@@ -256,7 +256,7 @@ def _warn_of_late_keys(history: Dataset, data: Dataset, keys: Sequence[str], ord
         format_count(len(shared), "key"),
         behind[is_late].max(),
         order,
-        ", ".join(f"{key} {example[key]!r}" for key in keys),
+        ", ".join(f"{key} {example[key]}" for key in keys),
     )
 
 

@@ -94,7 +94,7 @@ def test_keys_whose_history_ends_before_that_of_others_are_told(order: str, capl
         pipeline.transform(tomorrow, history=past[~late])
         assert ("history= ends for" in caplog.text) == warns
         if warns:
-            assert f"1 of 3 keys up to {gap} before it ends for the others, by 'date', as for store 'c'" in caplog.text
+            assert f"1 of 3 keys up to {gap} before it ends for the others, by 'date', as for store c" in caplog.text
 
 
 def test_numbers_in_order_that_a_history_lacks_before_the_data_are_told(caplog: pytest.LogCaptureFixture) -> None:
