@@ -22,6 +22,7 @@ _LEAST_ROWS = 20  # that show whether values occur twice
 _LEAST_GAPS = 5  # rows without a value, and with one, that show whether gaps tell the target
 _MANY_ROWS = 200  # that show whether classes are ranges of a number
 _HEAD = slice(_MANY_ROWS)  # rows that show nearly always that a column does not tell the target
+_FEWEST_RANGES = 4  # of a target in fewer digits
 _LEAST_DISTINCT = 0.9  # of pairs of a number and the target: a logarithm in few digits has the same value for several
 _MOST_EXCEPTIONS, _MOST_OF_OTHERS = 0.01, 0.05  # of the rows, and of those that are not of the largest class
 _SLACK = 2  # changes that few rows may show by chance
@@ -48,8 +49,8 @@ def find_hint(
 ) -> str:
     """Say how a column alone tells the target, as a format of its name, the rows' and the column's; else nothing.
 
-    The order of ids says nothing: a trend, and rows that are sorted by the target, follow it. `few_rows` are looked at
-    first.
+    The order of ids says nothing where rows are in it: a trend, and rows that are sorted by the target, follow it.
+    `few_rows` are looked at first.
     """
     if target is None:
         return ""
@@ -60,7 +61,7 @@ def find_hint(
     values = list_present(column, backend)
     distinct = sort_unique(values, backend.xp)
     is_id = is_row_id(name, column, distinct, len(values), backend)
-    has_order = not is_id and _ROWS_EACH * len(distinct) > len(column)
+    has_order = _ROWS_EACH * len(distinct) > len(column) and not (is_id and _is_sorted(values))
     if _decides(column, target, backend) or (has_order and _decides_by_order(column, target, backend)):
         return f"it alone tells {{}} {_WHERE_KNOWN}"
     # The other way round: a score of 40, 55, 90 tells its grade, "D", "C", "A", by its order.
@@ -152,9 +153,14 @@ def _follows(keys: Array, values: Array, xp: ModuleType, *, without_ties: bool =
     shares = xp.bincount(xp.cumsum(distinct[1:] != distinct[:-1]), minlength=1) / max(len(is_change), 1)
     chance = (1 - float(shares @ shares)) / 2
     num_ties = int(xp.count_nonzero(is_tie))
+    steps = is_rise[~is_tie]  # from one key to the next: rows of one key may be in any order
     return (
         int(xp.count_nonzero(is_change)) <= chance * len(is_change) + _SLACK
         or int(xp.count_nonzero(is_rise[1:] != is_rise[:-1])) <= chance * 2 / 3 * len(is_change) + _SLACK
+        or (
+            4 * len(steps) >= len(is_change)
+            and int(xp.count_nonzero(steps[1:] != steps[:-1])) <= chance * 2 / 3 * len(steps) + _SLACK
+        )
         or (num_ties == 0 and without_ties)
         or (num_ties > 0 and int(xp.count_nonzero(is_change & is_tie)) <= chance * num_ties + _SLACK)
     )
@@ -213,7 +219,11 @@ def _decides_by_order(column: Column, target: Column, backend: Backend) -> bool:
         num_most = int(xp.bincount(pairs.labels_of_rows).max())
         return len(labels) >= _MANY_ROWS and len(labels) - num_most >= _LEAST_ROWS
     least = min(pairs.num_values, pairs.num_labels)
-    return least >= _LEAST_ROWS and least >= _LEAST_DISTINCT * len(pairs.labels)
+    # Fewer values are a target in fewer digits, 12.3 and 12.4 both 12; or a year, in whose order a series grows.
+    is_rounded = len(labels) >= _MANY_ROWS and not _is_sorted(values)
+    return least >= _FEWEST_RANGES and (
+        is_rounded or (least >= _LEAST_ROWS and least >= _LEAST_DISTINCT * len(pairs.labels))
+    )
 
 
 def _count_exceptions(column: Column, target: Column, backend: Backend, *, has_order: bool) -> int:
@@ -314,6 +324,11 @@ def _pair_values(column: Column, target: Column, xp: ModuleType) -> tuple[Array,
     pair = (each.data[is_present] for each in (column, target))
     values, labels = map(_to_sortable, pair)
     return values, labels
+
+
+def _is_sorted(values: Array) -> bool:
+    """Return whether values rise or fall from row to row, or stay."""
+    return bool((values[1:] >= values[:-1]).all()) or bool((values[1:] <= values[:-1]).all())
 
 
 def _to_sortable(data: Array) -> Array:

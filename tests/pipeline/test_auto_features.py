@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,11 @@ def _draw_wages(num_rows: int = 1000) -> pd.DataFrame:
     return pd.DataFrame({"x": wage + draw.normal(0, 9, num_rows), "wage": wage})
 
 
+def _share_values(num_rows: float, wage: pd.Series) -> pd.Series:
+    """Return numbers that follow the wages, of which each so many rows have the same."""
+    return 1.5 * ((wage.rank(method="first") - 1) // num_rows)
+
+
 @pytest.mark.parametrize(
     ("target", "column"),
     [
@@ -266,6 +272,10 @@ def _draw_wages(num_rows: int = 1000) -> pd.DataFrame:
         (lambda wage: wage, lambda wage: wage.astype(str)),
         (lambda wage: wage, lambda wage: wage.astype(str).where(wage.index % 50 > 0, "n/a")),
         (lambda wage: wage, lambda wage: (wage * 12).map("{:.2f} €".format).str.replace(".", ",")),
+        *((lambda wage: wage, partial(_share_values, num_rows)) for num_rows in (1.3, 1.5, 2, 3, 8, 20, 39)),
+        (lambda wage: wage, lambda wage: (wage * 12 / 1000).round(1)),
+        (lambda wage: wage, lambda wage: (wage.rank(pct=True) * 100).astype(int)),
+        (lambda wage: wage, lambda wage: wage.rank(method="first", ascending=False).astype(int)),
     ],
 )
 def test_a_number_whose_order_alone_tells_the_target_is_named(target: Callable[..., Any], column: Any) -> None:
@@ -276,6 +286,14 @@ def test_a_number_whose_order_alone_tells_the_target_is_named(target: Callable[.
     assert not any("x: it alone" in remark for remark in gp.Features.auto(frame, target="y").remarks)
     frame.loc[:40, "y"] = frame["y"].to_numpy()[40::-1]
     assert not any("alone tells" in remark for remark in gp.Features.auto(frame, target="y").remarks)
+
+
+@pytest.mark.parametrize("num_rows", [20, 30, 50])
+def test_ranges_of_a_target_in_few_rows_are_named(num_rows: int) -> None:
+    wages = _draw_wages(300)
+    frame = wages.assign(other=_share_values(num_rows, wages["wage"]))
+    said = "in the first 300 rows: is it known before that is?"
+    assert any(remark.endswith(said) for remark in gp.Features.auto(frame, target="wage").remarks)
 
 
 def test_an_order_that_says_little_of_the_target_is_not_named() -> None:
