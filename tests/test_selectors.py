@@ -320,15 +320,18 @@ def test_auto_on_the_flights() -> None:
 def test_auto_with_nothing_left() -> None:
     data = gp.from_frame(pd.DataFrame({"y": [0, 1] * 3, "id": range(6), "e": [None] * 6})).assign(b="y * 2", w="1.0")
     leak = "b (computed from y, as the target is)"
+    offered = "gp.Pipeline(steps, gp.Features(['b'], target='y', allow_leak=['b']))"
+    offered_beside_id = offered.replace("allow", "keep='id', allow")
     for columns, options, listing, remedy in (
         (["y", "id"], {"target": "y", "keep": ["id"]}, "y (the target), id (kept)", "keep=[]"),
         (["y", "id"], {"keep": ["id", "y"]}, "y (kept), id (kept)", "keep='y'"),
         (["y", "e"], {"target": "y"}, "y (the target), e (no value)", "a table of more columns"),
         (["y", "w"], {"target": "y", "weight": "w"}, "y (the target), w (the weight)", "a table of more columns"),
         (["e"], {}, "e (no value)", "a table of more columns"),
-        (["y", "b"], {"target": "y"}, f"y (the target), {leak}", "gp.Features(['b'], target='y', allow_leak=['b'])"),
+        (["y", "b"], {"target": "y"}, f"y (the target), {leak}", offered),
+        (["y", "id", "b"], {"target": "y", "keep": ["id"]}, f"y (the target), id (kept), {leak}", offered_beside_id),
     ):
         chosen: dict[str, Any] = options
         with raises(errors.BadConfig, where="Features.auto", match=re.escape(f"to be a feature: {listing}.")) as caught:
             gp.Features.auto(data.select(columns), **chosen)
-        assert caught.value.remedy.removesuffix(" if that is meant") == remedy
+        assert caught.value.remedy.removesuffix(" if they are known before the target") == remedy

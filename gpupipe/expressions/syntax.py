@@ -381,6 +381,8 @@ class Reader:
             advice = f"{write_cast('made', 'timestamp', date if self._is_remedy else self._mend_rest(date))} before"
         elif means_time(name) and mended is None and values:
             advice = self._suggest_times(values[0])
+        elif mended is None and (text := self._text(item)).startswith(f"{name} ("):
+            advice = f"col({text!r}), if a column is called that; or {advice}"
         return self._refuse(item, problem, expected, mended, advice, also=also, at=at, **got)
 
     def _find_column(self, item: ast.expr) -> str:

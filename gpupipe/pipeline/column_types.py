@@ -130,5 +130,6 @@ def _suggest_numbers(name: str, texts: Sequence[str]) -> str:
         return ""
     if not kind.startswith(("amounts", "numbers", "percentages")):
         return f"numbers in place of text such as {texts[0]!r}"
-    steps = suggest_parsing(name, kind, texts).partition(";")[0].replace(", then ", ", ")
-    return f"gp.Pipeline([{steps}]).fit(data).transform(data)"
+    steps, _, reading = suggest_parsing(name, kind, texts).partition(";")
+    of_files = "; or decimal=',' where it is read from CSV" if "decimal=','" in reading else ""
+    return f"gp.Pipeline([{steps.replace(', then ', ', ')}]).fit(data).transform(data){of_files}"

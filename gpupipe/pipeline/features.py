@@ -180,12 +180,15 @@ class Features:
             roles = {name: "kept" if name in as_list(keep) else "the weight" for name in role_names}
             roles |= dict.fromkeys(labels, "the target")
             why = [*(f"{name} ({roles[name]})" for name in schema.names if name in roles), *omitted]
-            leaked = [name for name in reasons if leaks[name]]
+            leaked = [name for name in reasons if leaks[name] and schema[name].dtype != "timestamp"]
             remedy = "a table of more columns"
-            if names := [name for name in as_list(keep) if name in schema and name not in labels]:
+            if leaked:
+                options = (
+                    f"target={target!r}, {f'keep={format_names(as_list(keep))}, ' if keep else ''}allow_leak={leaked!r}"
+                )
+                remedy = f"gp.Pipeline(steps, gp.Features({leaked!r}, {options})) if they are known before the target"
+            elif names := [name for name in as_list(keep) if name in schema and name not in labels]:
                 remedy = f"keep={format_names([name for name in as_list(keep) if name != names[0]])}"
-            elif leaked:
-                remedy = f"gp.Features({leaked!r}, target={target!r}, allow_leak={leaked!r}) if that is meant"
             problem = f"no column is left to be a feature: {shorten_list(why, _SHOWN) or 'there is none'}"
             raise BadConfig("Features.auto", problem, expected="a column besides these", remedy=remedy)
         doubt = ""

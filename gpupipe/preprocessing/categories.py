@@ -32,6 +32,9 @@ MISSING, UNKNOWN, FIRST = 0, 1, 2
 _OF_RESERVED, _OF_VALUES, _OF_PLACES = 0, 1, 2  # seeds of keys: a bucket is no value
 MOST_BUCKETS = 2**31 - 1 - FIRST  # an id is an int32
 _MARKED_ROWS, _MARKED_SHARE = 5, 0.01  # of rows with a mark of a missing value, from which on it is told
+_FREQUENT_ROWS, _FREQUENT_SHARE = 20, 0.05  # of rows with another text
+_MOST_TEXTS, _MOST_COUNTED = 1_000, 100  # distinct ones that are looked up, and unknown ones whose rows are counted
+_MOST_ROWS = 100_000  # in which they are
 _MARKS = dictionaries.strings(MISSING_MARKS)
 _RESIDENT = 1 << 16  # beyond this many strings the vocabulary is not hashed again for every partition
 
@@ -92,7 +95,7 @@ class Lookup:
 
     def __init__(self, vocabulary: Dictionary, *, text: bool) -> None:
         self.vocabulary = vocabulary
-        self.reports = dict[str, object]()  # by column, of marks that are warned of
+        self.reports = dict[str, object]()  # by column, of texts that are warned of
         self._index = None if text else KeyIndex(vocabulary.to_numpy())
         if text and len(vocabulary) > _RESIDENT:
             self._index = dictionaries.index_hashes(vocabulary)
@@ -151,31 +154,37 @@ def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictio
     if lookup is None or lookup.vocabulary is not vocabulary:
         same = [item for item in list(lookups.values()) if item.vocabulary is vocabulary]
         lookup = lookups[name] = same[0] if same else Lookup(vocabulary, text=dtype == "string")
-    _warn_of_marks(step, name, column, lookup)
+    _warn_of_unknown(step, name, column, lookup)
     return lookup
 
 
-def _warn_of_marks(step: LearnedStep, name: str, column: Column, lookup: Lookup) -> None:
-    """Warn once of "?" and the like, which the fit read as missing values, or did not have."""
+def _warn_of_unknown(step: LearnedStep, name: str, column: Column, lookup: Lookup) -> None:
+    """Warn once of a frequent text that the fit read as a missing value, or did not have: "?", or any other."""
     if column.dictionary is None or not len(lookup.vocabulary) or name in lookup.reports:
         return
-    for code in np.flatnonzero(dictionaries.find_known(column.dictionary, _MARKS)).tolist():
-        mark = column.dictionary[code : code + 1]
-        num_rows = int((column.data == code).sum())
-        is_known = dictionaries.find_positions(mark, lookup.vocabulary)[0] >= 0
-        if is_known or num_rows < max(min(_MARKED_ROWS, len(column)), _MARKED_SHARE * len(column)):
+    data, marks = column.data[:_MOST_ROWS], np.flatnonzero(dictionaries.find_known(column.dictionary, _MARKS))
+    num_rows = len(data)
+    least = dict.fromkeys(marks.tolist(), max(min(_MARKED_ROWS, num_rows), _MARKED_SHARE * num_rows))
+    frequency = getattr(step, "min_frequency", None) or 1
+    keeps_frequent = getattr(step, "max_categories", None) is None and 1 <= frequency <= _FREQUENT_ROWS
+    if keeps_frequent and num_rows >= _FREQUENT_ROWS and len(column.dictionary) <= _MOST_TEXTS:
+        least = dict.fromkeys(range(len(column.dictionary)), max(_FREQUENT_ROWS, _FREQUENT_SHARE * num_rows)) | least
+    codes = np.asarray([*least], dtype=np.int64)
+    places = dictionaries.find_positions(column.dictionary.take(codes), lookup.vocabulary)
+    for code in codes[places < 0][:_MOST_COUNTED].tolist():
+        if (count := int((data == code).sum())) < least[code]:
             continue
         report = object()
         if lookup.reports.setdefault(name, report) is report:  # threads transform several partitions
-            text, rows = mark[0].as_py(), format_count(len(column), "row")
+            text = column.dictionary[code].as_py()
             _log.warning(
                 "%s: column %r has %r in %d of %s, which is none of the fit's categories; where it marks a missing "
                 "value, null_values=[%r] of read_csv, or --null-value of the command, makes it one",
                 step.class_name,
                 name,
                 text,
-                num_rows,
-                rows,
+                count,
+                f"{'the first ' if num_rows < len(column) else ''}{format_count(num_rows, 'row')}",
                 text,
             )
 

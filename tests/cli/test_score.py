@@ -227,6 +227,8 @@ def test_files_in_another_form_of_csv_are_scored(tmp_path: Path, capsys: pytest.
     frame.assign(day=days.strftime("%d/%m/%Y")).to_csv(path, sep=";", decimal=",", index=False, encoding="latin-1")
     call = ["score", str(tmp_path / "m"), str(path), str(tmp_path / "out")]
     assert main([*call, "--encoding", "latin-1"]) == 2 and "--sep ';'" in capsys.readouterr().err
+    assert main([*call, "--encoding", "latin-1", "--sep", ";", "--timestamp-format", "%d/%m/%Y"]) == 2
+    assert "; or --decimal ',' where it is read from CSV" in capsys.readouterr().err
     dialect = ["--sep", ";", "--encoding", "latin-1", "--decimal", ","]
     assert main([*call, *dialect]) == 2 and "Try: --timestamp-format '%d/%m/%Y'" in capsys.readouterr().err
     dialect += ["--timestamp-format", "%d/%m/%Y"]
@@ -301,6 +303,13 @@ def test_marks_of_missing_values_are_told_and_read_as_in_the_fit(
     assert "Try: --timestamp-format '%d.%m.%Y' or '%m.%d.%Y' --null-value" in capsys.readouterr().err
     assert main([*call, *offered.replace("'", "").split()]) == 0
     assert "Categorify: column 'k' has '?' in 20 of 60 rows" in caplog.text and "--null-value" in caplog.text
+    caplog.clear()
+    words = frame.replace({"k": {"?": "unbekannt"}})
+    words.to_csv(tmp_path / "words.csv", index=False)
+    assert (
+        main([*call[:2], str(tmp_path / "words.csv"), str(tmp_path / "other"), *offered.replace("'", "").split()]) == 0
+    )
+    assert "Categorify: column 'k' has 'unbekannt' in 20 of 60 rows" in caplog.text
     caplog.clear()
     assert main([*call, "--overwrite", *offered.replace("'", "").split(), "--null-value", "?"]) == 0
     expected = scorer.predict_proba(gp.read_csv(tmp_path / "rows.csv", **form))  # type: ignore[arg-type]

@@ -317,6 +317,7 @@ def test_a_bit_operation_that_was_meant() -> None:
         ("import os", "not an expression", ""),
         ("class == 'class' and hour > 5", "not an expression", "col('class') == 'class' and hour > 5"),
         ("is > 0", "not an expression", "col('is') > 0"),
+        ("weight (kg) > 80", "no function is called 'weight'", "col('weight (kg)'), if a column is called that"),
         ("hour - in", "not an expression", "hour - col('in')"),
         ("hour = 5", "not an expression", "hour == 5"),
         ("hour > 5 && storm", "not an expression", "hour > 5 and storm"),

@@ -377,3 +377,17 @@ def test_an_element_that_only_lists_of_one_class_have_is_noted(kind: str) -> Non
     assert gp.Features.auto(frame.assign(pages=of_few), target="bought").remarks == [], "a third of those that bought"
     frame["pages"] = [[page for page in each if page != paid] for each in pages]
     assert gp.Features.auto(frame, target="bought").remarks == []
+
+
+def test_elements_that_are_each_of_one_class_are_noted() -> None:
+    """Orders whose category is that of their items, 15 of each category."""
+    draw = np.random.default_rng(0)
+    categories = draw.integers(0, 5, 1500)
+    items = [[f"{number} of {each}" for number in draw.integers(0, 15, draw.integers(1, 4))] for each in categories]
+    frame = pd.DataFrame({"items": items, "category": [f"c{each}" for each in categories]})
+    said = "items: each of its elements is in rows of one 'category' alone in the first 1,500 rows: is it known before"
+    assert gp.Features.auto(frame, target="category").remarks[0].startswith(said)
+    frame["items"] = [each[:1] for each in draw.permutation(np.array(items, dtype=object))]
+    assert gp.Features.auto(frame, target="category").remarks == []
+    frame["items"] = [[f"{number}"] for number in range(1500)]
+    assert not any("each of its elements" in remark for remark in gp.Features.auto(frame, target="category").remarks)

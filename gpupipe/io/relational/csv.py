@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
+from time import strptime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,14 @@ class CsvForm:
         if self.decimal != ".":
             text = text.str.replace_all(".", "_", literal=True).str.replace_all(self.decimal, ".", literal=True)
         return text
+
+
+def _reads_in_python(text: str, form: str) -> bool:
+    """Return whether Python reads a time by a format; it takes any day of the week."""
+    try:
+        return bool(strptime(text, form))
+    except ValueError:
+        return False
 
 
 class CsvFile(TextFile):
@@ -228,11 +237,14 @@ class CsvFile(TextFile):
             remedy = self._suggest_formats(columns, name)
             problem = f"{where}: two times in one text"
             raise SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
-        remedy = "timestamp_formats=['%d/%m/%Y'], as the times are written"
+        remedy, as_text = "timestamp_formats=['%d/%m/%Y'], as the times are written", f"dtypes={{{name!r}: 'string'}}"
         if name in self._form.column_formats:
-            remedy = f"its format beside {', '.join(own_formats)}, or dtypes={{{name!r}: 'string'}} in their place"
+            as_text = f"{as_text} in place of {', '.join(own_formats)}"
+            remedy = f"its format beside {', '.join(own_formats)}, or {as_text}"
         if pa.types.is_timestamp(kind) and has_offset(value) != (kind.tz is not None):
-            remedy = f"dtypes={{{name!r}: 'string'}}: times with and without an offset are of two kinds"
+            remedy = f"{as_text}: times with and without an offset are of two kinds"
+        if any(re.search("%[aA]", form) and _reads_in_python(value, form) for form in own_formats):
+            remedy = f"{as_text}: the day of the week is another than the date's"
         if pa.types.is_timestamp(kind) and value[:1].isspace() and list_times(value.strip(), own_formats, kind):
             remedy = (
                 f"timestamp_formats={{{name!r}: {' ' + own_formats[0]!r}}}, which begins with a space as the values do"

@@ -216,3 +216,15 @@ def test_plans_of_both_backends_refuse_two_times_in_one_text(on_gpu: bool) -> No
     column = Column(pa.timestamp("us"), None, (AMERICAN, EUROPEAN), (AMERICAN, EUROPEAN))
     parsed = frame.select(parse(pl.col("d"), column, strict=False, on_gpu=on_gpu)).to_series()
     assert parsed.is_null().to_list() == [False, False, False, True, True]
+
+
+def test_a_day_of_the_week_that_is_not_the_dates_is_named(tmp_path: Path) -> None:
+    """September 5 of 2002 is a Thursday; Python reads it with any day of the week."""
+    form, path = "%a, %d %b %Y %H:%M:%S %z", tmp_path / "mails.csv"
+    path.write_text("d\n" + '"Fri, 06 Sep 2002 09:22:32 +0100"\n' * 9 + '"Fri, 05 Sep 2002 09:22:32 +0100"\n')
+    with raises(SchemaMismatch, where="mails.csv", match="row 11, column 'd': invalid value") as caught:
+        gp.read_csv(path, timestamp_formats={"d": form})
+    assert caught.value.remedy == (
+        f"dtypes={{'d': 'string'}} in place of {form}: the day of the week is another than the date's"
+    )
+    assert gp.read_csv(path, dtypes={"d": "string"}).schema["d"].dtype == "string"
