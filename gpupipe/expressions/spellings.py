@@ -20,11 +20,9 @@ ACCESSORS = frozenset({"str", "dt", "list"})
 MISSING_WORDS = frozenset({"null", "none", "nan", "nat", "na"})
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 _COMMENT = re.compile(rf"{_LITERAL.pattern}|`[^`]*`|(#)")
-_OPERATORS = {"and", "or", "not", "in", "is", "if", "else"}  # and in the place of a column: is > 0
-_KEYWORD = re.compile(
-    rf"{_LITERAL.pattern}|\b({'|'.join({*kwlist} - _OPERATORS - {'None', 'True', 'False'})}|"
-    rf"(?:{'|'.join(_OPERATORS)})(?= *(?:[<>=!*/%)]|$)))\b"
-)
+_OPERATORS = ("and", "or", "not", "in", "is", "if", "else")  # and in the place of a column: is > 0
+_WORDS = [word for word in kwlist if word not in (*_OPERATORS, "None", "True", "False")]
+_KEYWORD = re.compile(rf"{_LITERAL.pattern}|\b({'|'.join(_WORDS)}|(?:{'|'.join(_OPERATORS)})(?= *(?:[<>=!*/%)]|$)))\b")
 _DIGITS, _BASE = re.compile(r"-?[1-9]|1[0-5]"), re.compile(r"[2-9]|[1-9]\d{1,8}")
 _TIME = re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?!\d)")
 _ATOM = r"-?[\w.]+|\w*[(\[][^()\[\]]*[)\]]|\"\d+\""

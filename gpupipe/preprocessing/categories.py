@@ -168,7 +168,10 @@ def _warn_of_unknown(step: LearnedStep, name: str, column: Column, lookup: Looku
     frequency = getattr(step, "min_frequency", None) or 1
     keeps_frequent = getattr(step, "max_categories", None) is None and 1 <= frequency <= _FREQUENT_ROWS
     if keeps_frequent and num_rows >= _FREQUENT_ROWS and len(column.dictionary) <= _MOST_TEXTS:
-        least = dict.fromkeys(range(len(column.dictionary)), max(_FREQUENT_ROWS, _FREQUENT_SHARE * num_rows)) | least
+        limits = dict.fromkeys(range(len(column.dictionary)), max(_FREQUENT_ROWS, _FREQUENT_SHARE * num_rows))
+        least = {**least, **limits, **least}  # marks come first
+    if not least:
+        return
     codes = np.asarray([*least], dtype=np.int64)
     places = dictionaries.find_positions(column.dictionary.take(codes), lookup.vocabulary)
     for code in codes[places < 0][:_MOST_COUNTED].tolist():
