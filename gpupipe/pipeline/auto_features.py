@@ -14,10 +14,10 @@ from gpupipe.io.relational.text_file import LEADING_ZEROS
 from gpupipe.pipeline.leak_hints import find_element_hint, find_hint, is_row_id, list_present
 from gpupipe.pipeline.target import NUM_FIRST, TargetSet
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
-from gpupipe.support.text_kinds import explain_texts
+from gpupipe.support.text_kinds import explain_likeness, explain_texts
 
-TEXTS_ARE = "its texts are "
-"""What a remark begins with that names the step by which texts are parsed."""
+ITS_TEXTS = "its texts "
+"""What a remark begins with that names the step by which texts are parsed, or become equal."""
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
 _MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
@@ -114,7 +114,9 @@ def _remark(name: str, column: Column, values: Array, backend: Backend, *, is_id
         counts = backend.to_host(backend.xp.bincount(values)[distinct]).tolist()
         kinds = "" if is_code else explain_texts(name, dict(zip(texts, counts, strict=True)))
         if kinds:
-            return f"{TEXTS_ARE}{kinds}"
+            return f"{ITS_TEXTS}are {kinds}"
+        if count < _MANY_TEXTS and (likeness := explain_likeness(name, texts)):
+            return f"{ITS_TEXTS}{likeness}"
     if num_present < _LEAST_ROWS:
         return ""
     has_words = bool(_BETWEEN_WORDS.search("".join(texts[:_LEAST_ROWS])))

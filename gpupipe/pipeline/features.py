@@ -14,7 +14,7 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import chain_columns
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.io import as_dataset
-from gpupipe.pipeline.auto_features import TEXTS_ARE, look_at_rows, propose_groups
+from gpupipe.pipeline.auto_features import ITS_TEXTS, look_at_rows, propose_groups
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields, format_names, to_feature_group, to_learned_step
 from gpupipe.pipeline.labels import Weight
 from gpupipe.pipeline.row_sets import RowSet
@@ -197,7 +197,7 @@ class Features:
         features = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         features.omitted = omitted
         remarks = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
-        texts = {name: remark for name, remark in remarks.items() if remark.startswith(TEXTS_ARE)}
+        texts = {name: remark for name, remark in remarks.items() if remark.startswith(ITS_TEXTS)}
         features.remarks = [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
         features.remarks += [doubt] if doubt else []
         features.remarks += [

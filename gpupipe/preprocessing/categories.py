@@ -378,5 +378,6 @@ class CategoryStep(LearnedStep):
     def _refuse(self, name: str, count: int, value: Any) -> NoReturn:
         where, problem = f"{self.class_name}, column {name!r}", f"{format_count(count, 'value')} of no known category"
         expected = "values that were there in fit, or that categories= lists"
-        remedy = f"{self.class_name}(handle_unknown=...), or fit on more rows"
+        choice = "'use_encoded_value', unknown_value=-1" if hasattr(self, "unknown_value") else "'ignore'"
+        remedy = f"{self.class_name}(handle_unknown={choice}), or fit on more rows"
         raise BadData(where, problem, got=value, expected=expected, remedy=remedy)

@@ -477,7 +477,8 @@ def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]
     matches = {origin for origin in target if origin.when == When.MATCH}
     contents = [origin for origin in feature if origin.when not in _KEYS]
     columns = {_name_whole(origin) for origin in contents}
-    keys = [origin for origin in feature if origin.when in _KEYS and _name_whole(origin) not in columns]
+    all_keys = [origin for origin in feature if origin.when in _KEYS]
+    keys = [origin for origin in all_keys if _name_whole(origin) not in columns]
     rows = {(origin.table, _RANK[origin.when]) for origin in values or matches}
     own_rows = contents or keys
     if not any(are_related(o.table, table) and _RANK[o.when] == rank for o in own_rows for table, rank in rows):
@@ -491,7 +492,14 @@ def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]
     has_all = {m for _, m in same} == (elsewhere or matches)
     # Fewer keys find more rows, among them that one: of all failures of a machine beside the next one after a time.
     has_fewer = bool(elsewhere and pairs) and {k for k, _ in same} == {k for k, _ in pairs}
-    return matches if has_all or has_fewer else set()
+    if has_all or has_fewer:
+        return matches
+    # So do later rows of a customer tell whether there is one: of 3 orders in all the third has none behind it.
+    times = {_name_whole(origin) for origin in target if origin.when == When.TIME}
+    owners = {match for match in matches - elsewhere if _name_whole(match) not in times}
+    is_later = any(rank > 0 for _, rank in rows) and any(_RANK[origin.when] > 0 for origin in contents)
+    has_owners = all(any(k.column == m.column and are_related(k.table, m.table) for k in all_keys) for m in owners)
+    return matches if owners and is_later and has_owners else set()
 
 
 def _is_within(name: str, other_name: str) -> bool:

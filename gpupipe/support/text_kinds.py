@@ -90,6 +90,21 @@ def explain_texts(name: str, counts: Mapping[str, int]) -> str:
     return f"{kind}{but}: {suggest_parsing(name, kind, counts)}"
 
 
+def explain_likeness(name: str, texts: Iterable[str]) -> str:
+    """Say which two texts differ in spaces or in case alone, if any do, and the step that makes one of them.
+
+    Example:
+        >>> explain_likeness("paid", ["yes", "no", "Yes "])
+        "'yes' and 'Yes ' differ in spaces or case alone: T.Derive(paid='lower(strip(paid))') makes one of them"
+    """
+    firsts = dict[str, str]()
+    for text in texts:
+        if (first := firsts.setdefault(text.strip().lower(), text)) != text:
+            step = f"T.{derive(name, 'lower(strip({}))')}"
+            return f"{first!r} and {text!r} differ in spaces or case alone: {step} makes one of them"
+    return ""
+
+
 def recognise_texts(texts: Iterable[str]) -> str | None:
     """Return what all texts but empty ones stand for: a plural such as `"dates"`; None for text, or none at all.
 

@@ -234,6 +234,9 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
             result = int(plain)
     if result is None or _is_nan(result):
         remedy = f"Cast({{{item.name!r}: ...}}) before it, to a type that can"
+        if item.dtype == "string" and isinstance(plain, int | float):
+            cast = {item.name: "float64" if isinstance(plain, float) else "int64"}
+            remedy = f"{str(plain)!r}, and T.Cast({cast}) behind it where all become numbers"
         if item.dtype == "timestamp":
             remedy = repr(value.isoformat()) if hasattr(value, "isoformat") else "'2013-10-01 06:00'"
         problem = f"{item.dtype} cannot hold a value"

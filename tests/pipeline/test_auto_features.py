@@ -94,6 +94,17 @@ def test_digits_that_a_file_has_as_text_are_no_numbers(tmp_path: Path) -> None:
     assert remark in repr(gp.Features.auto(gp.from_frame(pd.DataFrame({"zip": zips, "y": [0, 1] * 5_050})), target="y"))
 
 
+def test_texts_that_differ_in_spaces_or_case_are_named() -> None:
+    frame = pd.DataFrame({"city": ["Basel", "Bern", "BASEL", "Chur"] * 15, "y": ["no", "yes", "no", "yes ", "no"] * 12})
+    said = "'yes' and 'yes ' differ in spaces or case alone: T.Derive(y='lower(strip(y))') makes one of them"
+    remarks = gp.Features.auto(frame, target="y").remarks
+    assert f"the target y: its texts {said}" in remarks
+    assert any(remark.startswith("city: its texts 'Basel' and 'BASEL' differ") for remark in remarks)
+    assert said in gp.from_frame(frame).describe()["y"].notes
+    clean = frame.assign(y=frame["y"].str.strip(), city=frame["city"].str.lower())
+    assert not any("differ" in remark for remark in gp.Features.auto(clean, target="y").remarks)
+
+
 def test_the_target_is_said_first() -> None:
     frame = pd.DataFrame({f"c{place}": 0.5 for place in range(20)} | {"y": ["1", "2"] * 20})
     assert gp.Features.auto(frame, target="y")._proposal_notes()[0].startswith("Features.auto takes the target y: ")

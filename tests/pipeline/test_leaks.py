@@ -686,6 +686,31 @@ def test_whether_a_row_comes_next_is_told_by_all_that_share_its_key() -> None:
                 fit(joined, "cost", target="fails", steps=before_fit)
 
 
+ORDERS = pd.DataFrame({"order": range(60), "customer": [*range(6)] * 10, "at": pd.date_range("2024-01-01", periods=60)})
+ORDERS = ORDERS[(ORDERS["order"] % 7 > 1) | (ORDERS["customer"] < 2)].assign(amount=lambda rows: rows["order"] % 13)
+NO_NEXT = ["isnull(at_lead_1_by_customer)", "isnull(amount_lead_1_by_customer)", "coalesce(gap < 7, False)"]
+
+
+@pytest.mark.parametrize("target", NO_NEXT)
+@pytest.mark.parametrize("is_step", [False, True])
+def test_whether_there_is_a_next_row_is_told_by_how_many_there_are(target: str, is_step: bool) -> None:
+    """The customer's last order is the tenth of ten: `n` of all orders, those to come among them, beside a count."""
+    data, by = gp.from_frame(ORDERS), {"by": "customer", "order_by": "at"}
+    sums = {"n": ("order", "size"), "keys": ("customer", "size"), "spent": ("amount", "sum")}
+    groups = data.group_by("customer").agg(**sums)
+    steps = [T.Lag("at", -1, **by), T.Lag("amount", -1, **by), T.Derive(gap="(at_lead_1_by_customer - at) / 86400")]
+    past = [T.Lag("amount", 1, **by), T.Expanding("amount", "mean", closed="left", **by)]
+    data, joins = (data, [T.Join(groups, on="customer")]) if is_step else (data.join(groups, on="customer"), [])
+    count = T.CumulativeCount("customer", order_by="at")
+    steps += [*past, count, *joins, T.Derive(rest="n - cumcount_by_customer")]
+    later = ["gap", "amount_lead_1_by_customer", *sums, "rest"]
+    for name in later:
+        with pytest.raises(errors.LeakageError, match=f"feature {name!r}"):
+            fit(data, name, target=target, steps=steps)
+    names = ["amount", "amount_lag_1_by_customer", "amount_expanding_mean_by_customer"]
+    assert fit(data, *names, target=target, steps=steps).schema.numeric
+
+
 @pytest.mark.parametrize("how", ["join", "step", "one table"])
 def test_whether_there_is_a_row_of_a_kind_is_told_by_the_kinds_of_its_group(how: str) -> None:
     """Who buys wine in a month has a share of wine among what is bought, which another table says."""

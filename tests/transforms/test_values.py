@@ -151,3 +151,12 @@ def test_an_end_that_makes_no_sense_has_a_remedy_that_works(end: Any) -> None:
     with pytest.raises(errors.BadConfig) as caught:
         T.Clip("x", low=end)
     assert (caught.value.where, caught.value.remedy) == ("Clip(low=)", "low=0")
+
+
+def test_words_become_numbers_in_two_steps() -> None:
+    frame = pd.DataFrame({"grade": ["low", "high", "low"]})
+    with raises(errors.BadConfig, where="Replace of column 'grade'", got=1) as caught:
+        T.Replace({"grade": {"low": 1, "high": 2}}).transform(frame)
+    assert caught.value.remedy == "'1', and T.Cast({'grade': 'int64'}) behind it where all become numbers"
+    steps = [T.Replace({"grade": {"low": "1", "high": "2"}}), T.Cast({"grade": "int64"})]
+    assert gp.Pipeline(steps).fit(frame).transform(frame)["grade"].tolist() == [1, 2, 1]

@@ -15,12 +15,13 @@ from gpupipe.io.description.column_summary import ColumnSummary, NumberSummary, 
 from gpupipe.schema import INTEGERS, Field, get_element_dtype
 from gpupipe.support.attributes import Answering
 from gpupipe.support.text import format_count
-from gpupipe.support.text_kinds import explain_texts
+from gpupipe.support.text_kinds import explain_likeness, explain_texts
 
 MAX_BARS = 16
 _NUM_TOP = 5
 _QUARTERS = np.array([0.25, 0.5, 0.75])
 _LEAST_ID_ROWS, _LEAST_ID_SHARE = 20, 0.98
+_MANY_TEXTS = 1_000  # distinct ones, among which some are alike by chance
 _ID_NAME = re.compile(
     r"(^|[\W_])(?i:id|key|no|nr|number|code|index)$|[a-z](Id|ID|Key|No|Nr|Number|Code|Index)$|^(?i:id)_"
 )
@@ -204,8 +205,16 @@ class _Facts:
                 yield "looks like an id: about as many values as rows"
         if values.numbers is not None and not (math.isfinite(values.low) and math.isfinite(values.high)):
             yield "infinite values"
-        if kinds := explain_texts(self.item.name, values.count_texts()):
-            yield f"texts of {kinds}"
+        if note := _explain_texts(self.item.name, values):
+            yield note
+
+
+def _explain_texts(name: str, values: ValueSummary) -> str:
+    """Say what the texts stand for, or which of them differ in spaces or in case alone; else nothing."""
+    counts = values.count_texts()
+    if kinds := explain_texts(name, counts):
+        return f"texts of {kinds}"
+    return explain_likeness(name, counts) if values.num_distinct < _MANY_TEXTS else ""
 
 
 def _find_edges(numbers: NumberSummary, *, is_whole: bool) -> Any:
