@@ -384,9 +384,12 @@ class Features:
     def _column_origins(self, schema: Schema) -> dict[str, Origins]:
         columns: dict[str, Origins] = {}
         for group in self.groups:
-            whens = ANY_ROW if any(isinstance(step, pre.GroupStats) for step in group.steps) else (When.NOW,)
+            stats = [step for step in group.steps if isinstance(step, pre.GroupStats | pre.CountEncoder)]
+            whens = ANY_ROW if stats else (When.NOW,)
+            keys = {name for step in stats for name in as_list(getattr(step, "by", group.columns))}
+            found_by = [shift(schema[name].origins, When.KEY) for name in keys if name in schema]
             for name in group.columns:
-                columns[name] = columns.get(name, frozenset()) | shift(schema[name].origins, *whens)
+                columns[name] = columns.get(name, frozenset()).union(shift(schema[name].origins, *whens), *found_by)
         return columns
 
     def _check_ties(

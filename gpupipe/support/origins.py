@@ -495,10 +495,16 @@ def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]
     if has_all or has_fewer:
         return matches
     # So do later rows of a customer tell whether there is one: of 3 orders in all the third has none behind it.
+    is_later = any(rank > 0 for _, rank in rows) and any(_RANK[origin.when] > 0 for origin in contents)
     times = {_name_whole(origin) for origin in target if origin.when == When.TIME}
     owners = {match for match in matches - elsewhere if _name_whole(match) not in times}
-    is_later = any(rank > 0 for _, rank in rows) and any(_RANK[origin.when] > 0 for origin in contents)
-    has_owners = all(any(k.column == m.column and are_related(k.table, m.table) for k in all_keys) for m in owners)
+    names, tables = ({match[index] for match in owners} for index in (1, 0))
+    own_names = {
+        key.column
+        for key in all_keys
+        if _name_whole(key) not in times and any(are_related(key.table, table) for table in tables)
+    }
+    has_owners = bool(own_names) and (own_names <= names or own_names >= names)
     return matches if owners and is_later and has_owners else set()
 
 

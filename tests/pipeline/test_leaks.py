@@ -695,18 +695,21 @@ NO_NEXT = ["isnull(at_lead_1_by_customer)", "isnull(amount_lead_1_by_customer)",
 @pytest.mark.parametrize("is_step", [False, True])
 def test_whether_there_is_a_next_row_is_told_by_how_many_there_are(target: str, is_step: bool) -> None:
     """The customer's last order is the tenth of ten: `n` of all orders, those to come among them, beside a count."""
-    data, by = gp.from_frame(ORDERS), {"by": "customer", "order_by": "at"}
+    data, by = gp.from_frame(ORDERS), {"by": "customer", "order_by": ["at", "order"]}
     sums = {"n": ("order", "size"), "keys": ("customer", "size"), "spent": ("amount", "sum")}
     groups = data.group_by("customer").agg(**sums)
     steps = [T.Lag("at", -1, **by), T.Lag("amount", -1, **by), T.Derive(gap="(at_lead_1_by_customer - at) / 86400")]
     past = [T.Lag("amount", 1, **by), T.Expanding("amount", "mean", closed="left", **by)]
     data, joins = (data, [T.Join(groups, on="customer")]) if is_step else (data.join(groups, on="customer"), [])
-    count = T.CumulativeCount("customer", order_by="at")
+    count = T.CumulativeCount("customer", order_by=["at", "order"])
     steps += [*past, count, *joins, T.Derive(rest="n - cumcount_by_customer")]
     later = ["gap", "amount_lead_1_by_customer", *sums, "rest"]
     for name in later:
         with pytest.raises(errors.LeakageError, match=f"feature {name!r}"):
             fit(data, name, target=target, steps=steps)
+    for group in ((["customer", "amount"], pre.GroupStats("customer", ["size"])), (["customer"], pre.CountEncoder())):
+        with pytest.raises(errors.LeakageError, match="'customer'"):
+            gp.Pipeline(steps, gp.Features(group, target=target)).fit(data)
     names = ["amount", "amount_lag_1_by_customer", "amount_expanding_mean_by_customer"]
     assert fit(data, *names, target=target, steps=steps).schema.numeric
 
