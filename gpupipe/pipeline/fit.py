@@ -116,8 +116,13 @@ class PipelineFit:
         for note in list_unused(self.steps, features, self.source):
             self._note(note)
         dataset, number, later = self.dataset, 0, plan_passes(features) or [[]]
-        self._unscaled = ColumnUses.of(features, self.schema).unscaled
-        columns = collect_columns(later, features, self.schema).union(self._unscaled)
+        self._read_once = ColumnUses.of(features, self.schema).unscaled
+        columns = collect_columns(later, features, self.schema).union(self._read_once)
+        alone = {name for group in features.groups if not group.steps for name in group.columns}
+        with_alone = TransformPlan(self.steps, self.source, columns | alone)
+        if len(TransformPlan(self.steps, self.source, columns).joins) < len(with_alone.joins):
+            # Features without a step of a join: how many rows it finds is told, too.
+            self._read_once, columns = [*self._read_once, *alone.difference(self._read_once)], columns | alone
         whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
         warn_of_cuts(whole.window_steps, dataset)
         whole, self.dataset = whole.attach_window_columns(dataset, self.backend, counts_ties=True)
@@ -153,7 +158,7 @@ class PipelineFit:
     ) -> Summaries:
         """Run one pass: return the sums of the partitions' summaries, and keep what the `later` passes read again."""
         is_first = number == 0
-        columns = collect_columns([tasks, *later], features, self.schema).union(self._unscaled if is_first else ())
+        columns = collect_columns([tasks, *later], features, self.schema).union(self._read_once if is_first else ())
         checked = None if is_first else frozenset[str]()  # by each Expect, once
         plan = TransformPlan(self.steps, self.source, columns, data_columns=checked, counting=is_first)
         limit = settings().memory_limit

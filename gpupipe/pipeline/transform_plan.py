@@ -92,6 +92,15 @@ class TransformPlan:
             if isinstance(step, WholeTableTransform) and not outputs.isdisjoint(step.makes)
         }
 
+    @property
+    def joins(self) -> list[TableJoin]:
+        """The joins of which columns are wanted."""
+        return [
+            step
+            for step, before, outputs in self._stages
+            if isinstance(step, TableJoin) and not outputs <= {*before.names}
+        ]
+
     def list_unused(self) -> list[str]:
         """List the steps with columns that neither they nor anything after them uses, as sentences."""
         sentences = []

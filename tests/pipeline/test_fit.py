@@ -96,6 +96,20 @@ def test_a_column_without_a_value_that_a_constant_fills_is_named(parts: int, val
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("name", ["flag", "number", "is_there"])
+def test_a_join_is_counted_whatever_its_columns_are_used_for(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Booleans and numbers that are features without a step need no pass of their own."""
+    table = pd.DataFrame({"c": ["A", "B"], "flag": [True, False], "number": np.array([1, 2], "int8")})
+    steps = [
+        T.Join(table, on="c", name="t"),
+        T.Derive(is_there="notnull(number)"),
+        T.Derive(flag="coalesce(flag, False)", number="coalesce(number, 0)"),
+    ]
+    report = gp.Pipeline(steps, Features((["x"], pre.StandardScaler()), [name], target="y")).fit(FRAME).fit_report
+    assert report is not None and report.unmatched == {"t": 1.0} and report.num_reads == 1
+    assert "Join('t'): no row has a match" in caplog.text
+
+
 def test_a_join_that_matches_no_row_is_named(how: Any, caplog: pytest.LogCaptureFixture) -> None:
     crime = pd.DataFrame({"region": ["A", "b"], "n": [1.0, 2.0]})
     features = gp.Features((["n"], pre.SimpleImputer("constant")), target="x")
