@@ -23,7 +23,6 @@ from gpupipe.training import Trainer
 from gpupipe.transforms import Transform, WholeTableTransform
 
 LEARNED = 0.9  # of the rows, where no others say when to stop
-_COUNTED = frozenset(DTYPES) - {*FLOATS}  # types of a target that may be classes
 _MOST_CLASSES = 1_000  # of text; more values, of which most are in few rows, say nothing when to stop
 
 
@@ -101,8 +100,9 @@ def _hold_out(dataset: Dataset, target: str | Sequence[str], seed: int) -> tuple
     Rows that were split by groups are drawn by groups, too.
     """
     stratify, groups = None, dataset.group_columns
-    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in _COUNTED:
-        most = FEW if dataset.schema[target].dtype in INTEGERS else _MOST_CLASSES
+    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in DTYPES:
+        # Whole numbers with gaps are floats.
+        most = FEW if dataset.schema[target].dtype in (*INTEGERS, *FLOATS) else _MOST_CLASSES
         stratify = target if dataset.select(target).head(NUM_FIRST)[target].nunique() <= most else None
     by, where = (groups[0], "kfold") if groups else (None, "split")
     parts = draw_parts(dataset, (LEARNED, 1 - LEARNED), seed, by, stratify, where, first_has_all=True)

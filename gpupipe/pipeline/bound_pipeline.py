@@ -158,6 +158,7 @@ class BoundPipeline:
         Errors offer what a Dataset takes, or with `is_dataset=False` what the frame does that the data were given as.
         """
         select_rows(data, rows)  # before anything is computed for nothing
+        self.plan = self.plan.replace(blind_joins=set())
         if history is None:
             self.plan = self.plan.replace(casts=self._find_casts(data, is_dataset))
             steps, orders = self.plan.window_steps, [name for name in self._orders if name in data.schema]
@@ -228,6 +229,7 @@ class BoundPipeline:
                 listings=self.plan.listings,
             )
         owner = infer_backend(data)
+        self.plan = self.plan.replace(blind_joins=set())
         coded, row_ids = self._read_frame(data, owner, rows, history)
         output = function(coded, owner, row_ids)
         result = owner.decode(output, owned_columns, schema)

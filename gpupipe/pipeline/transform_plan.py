@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,6 +27,9 @@ from gpupipe.support.text import format_columns
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 from gpupipe.transforms.window_transform import TIE
+
+_log = logging.getLogger("gpupipe")
+_LEAST_JOINED = 20  # rows, of which none has a match
 
 
 class _Stage(NamedTuple):
@@ -66,6 +70,7 @@ class TransformPlan:
         if len(self.outputs) < len(needed):
             self.output_schema.require(sorted(needed), "pipeline")
         lacking = set() if data_columns is None else {*schema.names} - data_columns
+        self.blind_joins = set[str]()  # those that are warned of, once in a job
         self._stages: list[_Stage] = []
         for step, before in zip(reversed(self.steps), reversed(schemas), strict=True):
             used_as = step
@@ -186,7 +191,25 @@ class TransformPlan:
                     warn_of_gaps(step, empty, len(frame), len(frame), has_history=False)
             if isinstance(step, TableJoin) and summaries is not None:
                 summaries["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
+            elif isinstance(step, TableJoin):
+                self._warn_of_no_match(step, frame, [name for name in outputs if name not in before], backend)
         return backend.select(frame, self.outputs)
+
+    def _warn_of_no_match(self, step: TableJoin, frame: Frame, names: Sequence[str], backend: Backend) -> None:
+        """Warn, once in a job, of rows of which none has a value of what a join adds."""
+        if len(frame) < _LEAST_JOINED or not names or step.name in self.blind_joins:
+            return
+        if all(lacks_values(backend.column(frame, name), backend) for name in names):
+            self.blind_joins.add(step.name)
+            _log.warning(
+                "%s(%r): none of %s rows has a match: %s A table of later rows is given by "
+                "gp.load(path, tables={%r: ...})",
+                step.class_name,
+                step.name,
+                f"{len(frame):,}",
+                step.explain_no_match(),
+                step.name,
+            )
 
     @property
     def window_reads(self) -> set[str]:

@@ -497,6 +497,8 @@ def _find_matches(feature: Origins, target: Origins, values: AbstractSet[Origin]
     # So do later rows of a customer tell whether there is one: of 3 orders in all the third has none behind it.
     is_later = any(rank > 0 for _, rank in rows) and any(_RANK[origin.when] > 0 for origin in contents)
     times = {_name_whole(origin) for origin in target if origin.when == When.TIME}
+    if all(_name_whole(match) in times for match in matches):  # rows are groups, whose keys their times are found by
+        times = {_name_whole(origin) for origin in values}
     owners = {match for match in matches - elsewhere if _name_whole(match) not in times}
     names, tables = ({match[index] for match in owners} for index in (1, 0))
     own_names = {

@@ -197,3 +197,15 @@ def test_the_task_may_be_said_where_a_target_counts() -> None:
     comparison = gp.compare(frame, frame, ["linear"], target="claims", task="regression")
     assert comparison.metric == "rmse"
     assert "task='regression'" in repr(gp.Features.auto(frame, target="claims", task="regression"))
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_the_only_row_of_a_class_is_learned_from_where_classes_are_floats(has_gaps: bool) -> None:
+    """As pandas has whole numbers beside missing values."""
+    classes = (np.arange(300) % 4).astype(float)
+    classes[[5, 77, 201]] = [7, 8, 9]
+    classes[::10] = np.nan if has_gaps else 0
+    frame = pd.DataFrame({"x": np.arange(300.0) % 17, "y": classes})
+    for seed in range(4):
+        scorer = gp.fit(frame, target="y", task="classification", model=gp.models.Linear, seed=seed)
+        assert "probability_9" in scorer.predict_proba(frame.head(2)).columns

@@ -95,7 +95,6 @@ def test_a_column_without_a_value_that_a_constant_fills_is_named(parts: int, val
     assert [note for note in report.notes if "row of the fit" in note] == ["gap: no value in any row of the fit"]
 
 
-@pytest.mark.parametrize("how", ["left", "inner"])
 @pytest.mark.parametrize("name", ["flag", "number", "is_there"])
 def test_a_join_is_counted_whatever_its_columns_are_used_for(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Booleans and numbers that are features without a step need no pass of their own."""
@@ -110,6 +109,25 @@ def test_a_join_is_counted_whatever_its_columns_are_used_for(name: str, caplog: 
     assert "Join('t'): no row has a match" in caplog.text
 
 
+def test_rows_to_predict_of_which_none_has_a_match_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The weather that is saved with a forecast ends before the days ahead."""
+    days = pd.date_range("2024-01-01", periods=60)
+    weather = pd.DataFrame({"day": days[:30], "heat": np.arange(30.0)})
+    features = Features((["heat"], [pre.SimpleImputer(), pre.StandardScaler()]), target="y")
+    pipeline = gp.Pipeline([T.Join(weather, on="day", name="weather")], features)
+    pipeline.fit(pd.DataFrame({"day": days[:30], "y": np.arange(30.0)}))
+    told = "Join('weather'): none of 30 rows has a match"
+    for data in (pd.DataFrame({"day": days[30:]}), gp.from_frame(pd.DataFrame({"day": days[30:]}))):
+        caplog.clear()
+        output = pipeline.transform(data)
+        _ = output.compute() if isinstance(output, gp.Dataset) else output
+        assert caplog.text.count(told) == 1 and "tables={'weather': ...}" in caplog.text
+    caplog.clear()
+    pipeline.transform(pd.DataFrame({"day": days[20:50]}))
+    assert "Join('weather')" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
 def test_a_join_that_matches_no_row_is_named(how: Any, caplog: pytest.LogCaptureFixture) -> None:
     crime = pd.DataFrame({"region": ["A", "b"], "n": [1.0, 2.0]})
     features = gp.Features((["n"], pre.SimpleImputer("constant")), target="x")

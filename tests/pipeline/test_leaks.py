@@ -714,6 +714,23 @@ def test_whether_there_is_a_next_row_is_told_by_how_many_there_are(target: str, 
     assert fit(data, *names, target=target, steps=steps).schema.numeric
 
 
+def test_whether_a_group_comes_next_is_told_by_how_many_there_are() -> None:
+    """Visits of users are groups of events: a user's last visit is known by the number of all."""
+    draw = np.random.default_rng(0)
+    events = {"user": draw.integers(0, 9, 300), "visit": draw.integers(0, 6, 300), "page": draw.integers(0, 9, 300)}
+    table = gp.from_frame(pd.DataFrame(events).assign(at=pd.date_range("2024-01-01", periods=300, freq="h")))
+    visits = table.group_by(["user", "visit"]).agg(start=("at", "min"), pages=("page", "size"))
+    by = {"by": "user", "order_by": "start"}
+    totals = visits.group_by("user").agg(total=("visit", "size"), seen=("pages", "sum"))
+    steps = [T.Lag("start", -1, **by), T.Lag("pages", 1, **by), T.Join(totals, on="user")]
+    for name in ("total", "seen"):
+        with pytest.raises(errors.LeakageError, match=f"feature {name!r}"):
+            fit(visits, name, target="isnull(start_lead_1_by_user)", steps=steps)
+    assert fit(
+        visits, "pages", "pages_lag_1_by_user", target="isnull(start_lead_1_by_user)", steps=steps
+    ).schema.numeric
+
+
 @pytest.mark.parametrize("how", ["join", "step", "one table"])
 def test_whether_there_is_a_row_of_a_kind_is_told_by_the_kinds_of_its_group(how: str) -> None:
     """Who buys wine in a month has a share of wine among what is bought, which another table says."""
