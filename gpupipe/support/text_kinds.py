@@ -30,6 +30,7 @@ MISSING_MARKS = (
 )
 """Texts that mostly stand for a missing value, where they are none of a column's categories."""
 _MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
+_LEAST_VALUED = 2  # distinct texts beside marks of missing values
 _FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
 _NUM_STRAYS = 3  # that are named
 _NUM_DATES = 2_000  # whose format is looked for
@@ -68,8 +69,8 @@ _DECIMAL_COMMA = "replace({}, ',', '.')"
 def explain_texts(name: str, counts: Mapping[str, int]) -> str:
     """Say what nearly all texts of a column stand for, by the rows that each is in, and the steps that parse them.
 
-    Texts without a digit, such as marks of a missing value, and dates of zeros may be a tenth of the texts, or of the
-    rows of few texts; any other one, as 12b among numbers, makes it text, of which nothing is said.
+    Texts without a digit, and dates of zeros, may be a tenth of the texts, or of the rows of few texts, and known marks
+    of a missing value more; any other one, as 12b among numbers, makes it text, of which nothing is said.
 
     Example:
         >>> explain_texts("rooms", {"3": 50, "4": 70, "?": 1})
@@ -78,6 +79,8 @@ def explain_texts(name: str, counts: Mapping[str, int]) -> str:
     filled = [text for text in counts if text.strip()]
     strays = list(filter(_MARK.fullmatch, filled))
     are_rare = 10 * len(strays) <= len(filled)
+    if strays and all(text.strip() in MISSING_MARKS for text in strays):  # however many rows have them
+        are_rare = len(filled) >= len(strays) + _LEAST_VALUED
     if not are_rare and len(filled) <= _FEW_TEXTS and 2 * len(strays) < len(filled):
         are_rare = 10 * sum(map(counts.__getitem__, strays)) <= sum(map(counts.__getitem__, filled))
     kind = recognise_texts(drop_marks(filled)) if are_rare else None

@@ -250,3 +250,10 @@ def test_dates_are_offered_their_format(texts: list[str], formats: str, tmp_path
     with pytest.raises(errors.BadData) as caught:
         T.Cast({"x": "timestamp"}).transform(pd.DataFrame({"x": [*texts, "n/a"]}))
     assert caught.value.remedy == f"{of_files}, or {of_frames}"
+
+
+def test_known_marks_may_be_in_many_rows() -> None:
+    """Of Stata's tables "." is a missing value, here of every fifth row."""
+    counts = {"1": 5554, ".": 1460, "0": 416}
+    assert explain_texts("x", counts).startswith("numbers, but for '.' (1,460 rows), which becomes missing: T.Cast(")
+    assert explain_texts("x", {"1": 5554, "open": 1460, "0": 416}) == explain_texts("x", {"1": 9, ".": 2}) == ""
