@@ -19,8 +19,8 @@ from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_colu
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.io.stores import Listing
 from gpupipe.pipeline.column_types import cast_as_fitted, lacks_values
-from gpupipe.pipeline.window_warnings import WindowSteps, warn_of_gaps
-from gpupipe.schema import ROW, Schema
+from gpupipe.pipeline.window_warnings import WindowSteps, find_frame_ends, warn_of_gaps
+from gpupipe.schema import INTEGERS, ROW, Schema
 from gpupipe.step import in_step
 from gpupipe.support.origins import Origins, is_earlier
 from gpupipe.support.text import format_columns
@@ -196,20 +196,28 @@ class TransformPlan:
         return backend.select(frame, self.outputs)
 
     def _warn_of_no_match(self, step: TableJoin, frame: Frame, names: Sequence[str], backend: Backend) -> None:
-        """Warn, once in a job, of rows of which none has a value of what a join adds."""
+        """Warn, once in a job, of rows that are all after those of the table of a join, of which none has a match.
+
+        Others may have none, too: of the days of a week none may be a holiday.
+        """
         if len(frame) < _LEAST_JOINED or not names or step.name in self.blind_joins:
             return
-        if all(lacks_values(backend.column(frame, name), backend) for name in names):
-            self.blind_joins.add(step.name)
-            _log.warning(
-                "%s(%r): none of %s rows has a match: %s A table of later rows is given by "
-                "gp.load(path, tables={%r: ...})",
-                step.class_name,
-                step.name,
-                f"{len(frame):,}",
-                step.explain_no_match(),
-                step.name,
-            )
+        if not all(lacks_values(backend.column(frame, name), backend) for name in names):
+            return
+        self.blind_joins.add(step.name)
+        keys = [key for key in step.keys if backend.dtypes(frame)[key] in (*INTEGERS, "timestamp")]
+        ends, table = find_frame_ends(frame, keys, backend), step.table(backend)
+        for key, other in zip(step.keys, step.right_keys, strict=True):
+            if key in ends and ends[key][0] > find_frame_ends(table, [other], backend).get(other, ends[key])[1]:
+                _log.warning(
+                    "%s(%r): none of %s rows has a match, and all are after the table's last one, by %r; "
+                    "gp.load(path, tables={%r: ...}) takes a later table",
+                    step.class_name,
+                    step.name,
+                    f"{len(frame):,}",
+                    key,
+                    step.name,
+                )
 
     @property
     def window_reads(self) -> set[str]:

@@ -116,14 +116,15 @@ def test_rows_to_predict_of_which_none_has_a_match_are_told(caplog: pytest.LogCa
     features = Features((["heat"], [pre.SimpleImputer(), pre.StandardScaler()]), target="y")
     pipeline = gp.Pipeline([T.Join(weather, on="day", name="weather")], features)
     pipeline.fit(pd.DataFrame({"day": days[:30], "y": np.arange(30.0)}))
-    told = "Join('weather'): none of 30 rows has a match"
+    message = "Join('weather'): none of 30 rows has a match, and all are after the table's last one, by 'day'"
     for data in (pd.DataFrame({"day": days[30:]}), gp.from_frame(pd.DataFrame({"day": days[30:]}))):
         caplog.clear()
         output = pipeline.transform(data)
         _ = output.compute() if isinstance(output, gp.Dataset) else output
-        assert caplog.text.count(told) == 1 and "tables={'weather': ...}" in caplog.text
+        assert caplog.text.count(message) == 1 and "tables={'weather': ...}" in caplog.text
     caplog.clear()
     pipeline.transform(pd.DataFrame({"day": days[20:50]}))
+    pipeline.transform(pd.DataFrame({"day": days[:30] - pd.Timedelta("1h")}))  # holidays have no match, either
     assert "Join('weather')" not in caplog.text
 
 
