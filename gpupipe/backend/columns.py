@@ -43,7 +43,7 @@ from gpupipe.schema import (
 )
 from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive, write_time_formats
-from gpupipe.support.text_dates import find_misordered_dates, find_misordered_units
+from gpupipe.support.text_dates import find_misordered_dates, find_misordered_periods
 from gpupipe.support.text_kinds import recognise_texts, suggest_ordering, suggest_parsing
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
@@ -468,7 +468,7 @@ def sample_texts(column: Column) -> list[str]:
 def require_time_order(column: Column, name: str, where: str) -> None:
     """Raise `BadData` for texts of times that order rows otherwise: 31.12.2023 and 01.02.2024, 10:00 and 6:30."""
     texts = sample_texts(column)
-    units = find_misordered_units(texts)
+    units = find_misordered_periods(texts)
     if dates := units or find_misordered_dates(texts):
         problem, expected = "these dates are text, in the order of their letters", "times, or text such as '2024-01-31'"
         if ":" in dates[0] and units:

@@ -20,7 +20,7 @@ from gpupipe.expressions.functions import describe_call
 from gpupipe.expressions.operands import AnyValue, Call, Operand, to_column
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation
 from gpupipe.schema import LISTS
-from gpupipe.support.text_dates import find_dates_in_other_formats, find_misordered_units, shorten_date
+from gpupipe.support.text_dates import find_dates_in_other_formats, find_misordered_periods, shorten_date
 from gpupipe.support.text_kinds import recognise_texts, suggest_ordering, suggest_parsing
 
 
@@ -41,7 +41,7 @@ def require_date_format(expression: Expression, columns: Mapping[str, Column]) -
     """Raise `ExpressionError` for a date beside dates as text in another format: '2024-01-31' beside 01/31/2024."""
     for name, operator, constant in expression.date_tests:
         text, texts = str(constant.value), sample_texts(columns[name]) if name in columns else []
-        units = find_misordered_units([*texts, text]) if texts and operator in ("<", "<=", ">", ">=") else []
+        units = find_misordered_periods([*texts, text]) if texts and operator in ("<", "<=", ">", ">=") else []
         if dates := [unit for unit in units if unit != text] or find_dates_in_other_formats(texts, text, operator):
             kind = "times of day" if ":" in dates[0] and units else "dates"
             problem = f"{kind} as text are compared by their letters, and column {name!r} has such as {dates[0]!r}"

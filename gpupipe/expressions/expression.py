@@ -28,7 +28,7 @@ from gpupipe.expressions.tree import (
 )
 from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.origins import Origins, tell_matches
-from gpupipe.support.text_dates import is_date, is_unit
+from gpupipe.support.text_dates import is_date, is_period
 from gpupipe.support.times import EPOCH
 
 DateTest: TypeAlias = tuple[str, str, Constant]  # a column, an operator and a date as text
@@ -227,7 +227,7 @@ def _iter_date_tests(node: Node) -> Iterator[DateTest]:
             tests += [(first, "in", member) for member in members]
     for pair in tests:
         match pair:
-            case Name(name), operator, Constant(str() as text) as constant if is_date(text) or is_unit(text):
+            case Name(name), operator, Constant(str() as text) as constant if is_date(text) or is_period(text):
                 yield name, operator, constant
     for operand in getattr(node, "operands", ()):
         yield from _iter_date_tests(operand)

@@ -104,17 +104,17 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
     return dates if _are_known(dates) else []
 
 
-def find_misordered_units(texts: Iterable[str]) -> list[str]:
+def find_misordered_periods(texts: Iterable[str]) -> list[str]:
     """Find the times of day, months or quarters that all texts are, if the order of their letters is not that of time.
 
     Times of day may have a few texts beside them; those without the zero before their hour come first.
 
     Example:
-        >>> find_misordered_units(["2023-9", "2023-10", ""]), find_misordered_units(["2023-09", "2023-10"])
+        >>> find_misordered_periods(["2023-9", "2023-10", ""]), find_misordered_periods(["2023-09", "2023-10"])
         (['2023-10', '2023-9'], [])
-        >>> find_misordered_units(["Q1 2024", "Q3 2023"]), find_misordered_units(["12/22", "01/23"])
+        >>> find_misordered_periods(["Q1 2024", "Q3 2023"]), find_misordered_periods(["12/22", "01/23"])
         (['Q1 2024', 'Q3 2023'], ['01/23', '12/22'])
-        >>> find_misordered_units(["10:00", "6:30"]), find_misordered_units(["10:00", "06:30"])
+        >>> find_misordered_periods(["10:00", "6:30"]), find_misordered_periods(["10:00", "06:30"])
         (['6:30', '10:00'], [])
     """
     units = sorted({text.strip() for text in texts if text.strip()})
@@ -167,7 +167,7 @@ def is_date(text: str) -> bool:
     return any(re.fullmatch(form, text.strip()) for form in (DATE, ISO_TIME))
 
 
-def is_unit(text: str) -> bool:
+def is_period(text: str) -> bool:
     """Return whether a text is a time of day, or a month or a quarter of a year in numbers."""
     return any(re.fullmatch(form, text.strip()) for form in (_TIME_OF_DAY, *_MONTHS))
 

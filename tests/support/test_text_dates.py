@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ExpressionError, GpupipeError
-from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_units
+from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_periods
 
 DAYS = pd.date_range("2023-01-01", "2024-06-30")
 FRAME = pd.DataFrame({"date": DAYS, "sales": range(len(DAYS))})
@@ -376,7 +376,7 @@ def test_neither_do_months_and_quarters_whose_letters_are_in_another_order(
     ],
 )
 def test_texts_like_months_do(texts: list[str]) -> None:
-    assert find_misordered_units(texts) == []
+    assert find_misordered_periods(texts) == []
     data = gp.from_frame(pd.DataFrame({"date": texts, "sales": range(len(texts))}))
     lag(data)
     data.sort("date")
