@@ -548,10 +548,13 @@ def _check_same_job(manifest: Manifest, folder: Destination, job: str | None, in
     where, again = folder.where, "overwrite=True, which writes everything again"
     if job is None or inputs is None:
         raise BadFile(where, "something is there already", expected="a new path", remedy="overwrite=True")
+    if gone := sorted(manifest.inputs.keys() - inputs.keys()):
+        files = f"{gone[0]}{f' and {len(gone) - 1:,} more' if gone[1:] else ''}"
+        again = f"overwrite=True, which leaves out the rows of files that are not read any more: {files}"
     if manifest.job != job:
         problem = "it was written by another pipeline, with other options or types, or with windows over other files"
         expected = "the same job, which would add what is new"
-        raise BadFile(where, problem, expected=expected, remedy="another path, or overwrite=True")
+        raise BadFile(where, problem, expected=expected, remedy=f"another path, or {again}")
     if results := sorted(name for name in inputs if name.startswith(f"{where}/")):
         problem, expected = "its own files are among the input", "a folder beside those that are read"
         raise BadFile(where, problem, got=results[0], expected=expected, remedy="another path")

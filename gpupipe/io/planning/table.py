@@ -235,11 +235,15 @@ class Table:
 
 
 def identify_job(table: Table, *options: object) -> str | None:
-    """Return an id of a table's computation, without its files; None where a function has no name."""
+    """Return an id of a table's computation, without its files; None where a function has no name.
+
+    Whether a column has missing values is a fact of the files: the first one in a day's file makes no other job.
+    """
     query, made_by = table.query.identity(), table.source.made_by
     if query is None or made_by is None:
         return None
-    facts = repr((made_by, query, table.schema.to_json(), [item.dtype for item in table.source.schema], options))
+    columns = [column | {"nullable": True} for column in table.schema.to_json()]
+    facts = repr((made_by, query, columns, [item.dtype for item in table.source.schema], options))
     return hashlib.sha256(facts.encode()).hexdigest()
 
 

@@ -437,3 +437,48 @@ def test_a_writer_that_is_killed_leaves_the_old_result(tmp_path: Path, name: str
     assert values(gp.read_parquet(whole), "n") == [1, 2]
     gp.from_frame(pd.DataFrame({"n": [3]})).write_parquet(path, overwrite=True)
     assert values(gp.read_parquet(path), "n") == [3]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("value", [7, "a", pd.Timestamp("2024-05-01 10:00:00")])
+def test_the_first_missing_value_in_a_new_file_makes_no_other_job(tmp_path: Path, form: str, value: Any) -> None:
+    def add(day: int, column: list[Any]) -> None:
+        frame = pd.DataFrame({"id": range(3 * day, 3 * day + 3), "x": pd.array(column)})
+        path = tmp_path / "in" / f"{day}.{form}"
+        if form == "parquet":
+            frame.astype({"x": "datetime64[us]"} if isinstance(value, pd.Timestamp) else {}).to_parquet(path)
+        elif form == "csv":
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_json(path, orient="records", lines=True, date_format="iso")
+
+    (tmp_path / "in").mkdir()
+    read = {"csv": gp.read_csv, "parquet": gp.read_parquet, "jsonl": gp.read_json}[form]
+    jobs = {
+        "plain": lambda data: data,
+        "verbs": lambda data: data.filter("id >= 0").assign(y="coalesce(x == x, False)").select(["x", "y"]),
+        "steps": lambda data: gp.Pipeline([T.Derive(has="notnull(x)")]).fit(data).transform(data),
+    }
+    for day, column in enumerate([[value] * 3, [value, None, value], [value] * 3]):
+        add(day, column)
+        for name, job in jobs.items():
+            manifest = job(read(tmp_path / "in")).write_parquet(tmp_path / name)
+            assert (manifest.rows_out, manifest.num_done) == (3 * day + 3, day)
+            assert gp.read_parquet(tmp_path / name).compute()["x"].isna().sum() == min(day, 1)
+
+
+def test_writing_again_is_offered_with_the_files_whose_rows_it_would_lose(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for day in range(3):
+        pd.DataFrame({"x": [day]}).to_parquet(tmp_path / "in" / f"{day}.parquet")
+        gp.read_parquet(tmp_path / "in").write_parquet(tmp_path / "out")
+    other = gp.read_parquet(tmp_path / "in").assign(y="x + 1")
+    where = str(tmp_path / "out")
+    with raises(BadFile, where=where, remedy="another path, or overwrite=True, which writes everything again"):
+        other.write_parquet(tmp_path / "out")
+    (tmp_path / "in" / "0.parquet").unlink()
+    (tmp_path / "in" / "1.parquet").unlink()
+    lost = f"which leaves out the rows of files that are not read any more: {tmp_path}/in/0.parquet and 1 more"
+    with raises(BadFile, where=where, remedy=f"another path, or overwrite=True, {lost}"):
+        gp.read_parquet(tmp_path / "in").assign(y="x + 1").write_parquet(tmp_path / "out")
+    assert gp.read_parquet(tmp_path / "in").write_parquet(tmp_path / "out").rows_out == 3
