@@ -704,7 +704,7 @@ class Dataset(Table):
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
         size = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
-        return size if self.keeps_rows else f"at most {size}"
+        return f"{'some rows of' if self.adds_rows else 'at most'} {size}" if not self.keeps_rows else size
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"

@@ -222,6 +222,7 @@ class BoundPipeline:
                 schema,
                 self.reads,
                 keeps_rows=self.keeps_rows,
+                adds_rows=self.plan.adds_rows,
                 backend=backend,
                 identity=identity,
                 draws_rows=self.draws_rows,

@@ -90,7 +90,9 @@ def build_table(
     tensors, torch = import_module("gpupipe.tensors.loader"), import_module("torch")
     check_choice("loader", tensors.RESIDENCIES, residency=residency)
     is_local, keep_fields = get_executor().in_process, run.schema.with_role(Role.KEEP)
-    bound = sum(partition.num_rows for partition in dataset.partitions)
+    make_parts = partial(StreamedParts, run, dataset, select(backend if is_local else "auto"), dtype)
+    has_bound = not (run.plan.adds_rows or dataset.adds_rows)
+    bound = sum(partition.num_rows for partition in dataset.partitions) if has_bound else sum(make_parts().rows)
     row_bytes = tensors.FeatureTable.row_bytes_of(run.schema, dtype)
     if device == "auto":  # the backend's, or a GPU of this process where the backend is elsewhere
         is_backends = is_local or backend == "cpu"
@@ -109,7 +111,7 @@ def build_table(
     if location != "device":
         _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, location)
     if location == "stream":
-        return StreamedParts(run, dataset, select(backend if is_local else "auto"), dtype), batch_device, location
+        return make_parts(), batch_device, location
     table_device = batch_device if location == "device" else torch.device("cpu")
     if is_local and table_device.type == torch.device(select(backend).device).type:
         select(backend).make_room(bound * row_bytes)

@@ -82,6 +82,7 @@ class TransformPlan:
         self.reads = [name for name in schema.names if name in needed]
         self._source = schema
         self.keeps_rows = not any(step.changes_rows for step in self.steps)
+        self.adds_rows = any(step.adds_rows for step in self.steps)
 
     @property
     def draws_rows(self) -> bool:

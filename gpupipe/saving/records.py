@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Frame, infer_backend
 from gpupipe.backend.arrow import get_file_type, is_list
-from gpupipe.errors import ColumnNotFound, SchemaMismatch, nearest
+from gpupipe.errors import BadData, ColumnNotFound, SchemaMismatch, nearest
 from gpupipe.schema import Field, Schema
 
 
@@ -57,6 +57,9 @@ def answer_records(
     encoded = owner.encode(frame)
     types = pa.schema((item.name, get_file_type(item)) for item in owner.schema_of(encoded, owner.classify(frame)))
     records = owner.to_arrow(encoded).cast(types).to_pylist()
+    if isinstance(data, Mapping) and len(records) != 1:
+        problem = "the pipeline's steps leave the row out" if not records else "the row matches several of a joined table"
+        raise BadData("the row", problem, got=len(records), expected="one row", remedy="[row], for a list of all")
     return records[0] if isinstance(data, Mapping) else records
 
 

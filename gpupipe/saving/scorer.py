@@ -138,6 +138,7 @@ class Scorer(Answering):
             ColumnNotFound, SchemaMismatch: the data or the history is not like the data the pipeline was fitted on, or
                 is no table.
             BadConfig: there is no model, `batch_size` is no number of rows, or no window would look at the history.
+            BadData: of a dict, the steps leave its row out, or a joined table has several rows for it.
 
         Memory: a frame's features as one block; a Dataset's a partition at a time. One value per row to the frame.
         """

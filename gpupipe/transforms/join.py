@@ -434,7 +434,7 @@ class Join(TableJoin):
         check_choice(self, ("left", "inner"), how=how)
         check_bool(self, many=many)
         self.on, self.left_on, self.right_on, self.how, self.many = on, left_on, right_on, how, many
-        self.changes_rows = many or how == "inner"
+        self.changes_rows, self.adds_rows = many or how == "inner", many
         super().__init__(right, columns, suffix, name)
 
     def _sides(self) -> tuple[list[str], list[str]]:

@@ -23,6 +23,7 @@ class Transform(Step, ABC):
     """
 
     changes_rows: bool = False  # whether rows may go or move; such a step has a parameter `when`: "train" or "always"
+    adds_rows: bool = False  # whether more rows may come out than go in
 
     @abstractmethod
     def output_schema(self, schema: Schema) -> Schema:

@@ -207,3 +207,24 @@ def test_numbers_in_half_the_memory(files: Path, residency: str) -> None:
     assert halves.dtype == torch.float32 and torch.equal(halves, exact.bfloat16().float())
     with raises(errors.BadConfig, where="FeatureTable(dtype=)", got="float16"):
         made.loader(data, dtype="float16")
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("chained", [False, True])
+def test_rows_that_a_join_doubles_are_all_in_the_table(how: Any, chained: bool) -> None:
+    left = gp.from_frame(pd.DataFrame({"k": np.arange(5000), "x": np.arange(5000.0)}), num_partitions=3, backend="cpu")
+    right = pd.DataFrame({"k": np.repeat(np.arange(100, 5100), 2), "z": np.arange(10_000.0)})
+    right["y"] = right["z"] % 3
+    join = T.Join(gp.from_frame(right), on="k", how=how, many=True)
+    features = gp.Features((["x", "z"], pre.SimpleImputer()), target="y", task="regression")
+    if chained:
+        data, steps = gp.Pipeline([join], backend="cpu").fit(left).transform(left), []
+        assert repr(data).startswith("Dataset of some rows of 5,000 rows")
+    else:
+        data, steps = left, [join]
+    pipeline = gp.Pipeline(steps, features, backend="cpu").fit(data)
+    expected = left.to_pandas().merge(right, on="k")
+    for residency in ("auto", "host", "stream"):
+        batches = list(pipeline.loader(data, residency=residency, batch_size=512))
+        values = np.concatenate([batch.numeric.numpy() for batch in batches])
+        np.testing.assert_array_equal(values, expected[["x", "z"]].to_numpy())

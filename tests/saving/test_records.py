@@ -13,7 +13,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.errors import ColumnNotFound, SchemaMismatch
+from gpupipe.errors import BadData, ColumnNotFound, SchemaMismatch
 from tests.raising import raises
 
 FRAME = pd.DataFrame(
@@ -166,3 +166,15 @@ def test_true_and_1_stand_for_each_other_as_in_a_frame() -> None:
     for name, value in (("flag", 2), ("flag", "yes"), ("n", "1")):
         with raises(SchemaMismatch, where=f"column {name!r}", got=value):
             scorer.predict({"flag": True, "n": 1} | {name: value})
+
+
+def test_one_row_that_comes_out_as_none_or_as_several_has_no_one_answer() -> None:
+    frame = pd.DataFrame({"k": np.arange(60), "x": np.arange(60.0), "y": np.arange(60.0) % 7})
+    twice = gp.from_frame(pd.DataFrame({"k": np.repeat(np.arange(60), 2)}))
+    for step, number in ((T.Join(twice, on="k", many=True), 2), (T.Filter("x > 5", when="always"), 0)):
+        pipeline = gp.Pipeline([step], gp.Features(["x"], target="y", task="regression")).fit(frame)
+        scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
+        row = {"k": 3, "x": 3.0}
+        assert len(scorer.predict([row])) == number
+        with raises(BadData, where="the row", got=number, expected="one row", remedy="[row], for a list of all"):
+            scorer.predict(row)

@@ -30,6 +30,7 @@ class Mapped:
     draws_rows: bool = False  # whether it is given, as third argument, the identities of the rows the index counts
     owned_columns: frozenset[str] = frozenset()  # the columns that come out in memory nobody else holds
     listings: frozenset[Listing] = frozenset()  # the folders and patterns of other tables that it looks rows up in
+    adds_rows: bool = False  # whether more rows may come out than go in
 
     def needs(self, outputs: AbstractSet[str]) -> AbstractSet[str]:
         """Return the columns it is given for `outputs`."""
@@ -80,6 +81,11 @@ class Query:
     def repeats_rows(self) -> bool:
         """Whether a source row may become several rows, which would have its row id in common."""
         return any(isinstance(stage, Mapped) and not stage.keeps_rows for stage in self.stages)
+
+    @property
+    def adds_rows(self) -> bool:
+        """Whether more rows may come out than the source has."""
+        return any(isinstance(stage, Mapped) and stage.adds_rows for stage in self.stages)
 
     @property
     def owned_columns(self) -> frozenset[str]:

@@ -107,6 +107,11 @@ class Table:
         return any(query.repeats_rows for query in self.queries)
 
     @property
+    def adds_rows(self) -> bool:
+        """Whether it may have more rows than its partitions."""
+        return any(query.adds_rows for query in self.queries)
+
+    @property
     def num_draws(self) -> int:
         """How many random draws were made."""
         return sum(query.num_draws for query in self.queries)
@@ -259,6 +264,7 @@ def map_frames(
     identity: Callable[[], str | None] = lambda: None,
     draws_rows: bool = False,
     listings: frozenset[Listing] = frozenset(),
+    adds_rows: bool = False,
 ) -> AnyTable:
     """Return a table whose partitions are `function(frame, backend)` of this one's, with the columns of `schema`.
 
@@ -266,6 +272,6 @@ def map_frames(
     """
     table.require(reads, "map_frames")
     query = table.query.then(
-        Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns), listings)
+        Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns), listings, adds_rows)
     )
     return replace(table, schema=schema, query=query, backend=backend or table.backend)
