@@ -29,7 +29,8 @@ def copy_to_host(block: FeatureTable) -> Rows:
     """Copy a block's features, target and weight to the host, lists as numbers."""
     bags = [_sum_lists(block.lists[item.name], _count_columns(item)) for item in block.schema.lists]
     numbers = torch.cat([block.numeric, *bags], 1) if bags else block.numeric
-    labels = (None if part is None else part.cpu().numpy() for part in (block.target, block.weight))
+    # Columns of the block have gaps between their values, which LightGBM does not take.
+    labels = (None if part is None else part.cpu().contiguous().numpy() for part in (block.target, block.weight))
     return Rows(numbers.cpu().numpy(), block.codes.cpu().numpy(), *labels)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, mean_squared_error, roc_auc_score
@@ -252,6 +252,19 @@ def test_estimators_as_objects_get_a_frame_and_stay_as_they_were() -> None:
     assert comparison["RandomForestClassifier"]["auc"] == pytest.approx(area, abs=1e-6)
     assert comparison["Probe"]["auc"] == 0.5
     assert comparison.models["GaussianNB"].predict(seen[0]).shape == (600,)
+
+
+def test_estimators_get_targets_and_weights_without_gaps_between_their_values() -> None:
+    class Probe(RegressorMixin, BaseEstimator):  # like LightGBM's, which hands C the arrays as they are
+        def fit(self, frame: Any, target: Any, sample_weight: Any = None) -> Probe:
+            assert target.flags.c_contiguous and sample_weight.flags.c_contiguous
+            return self
+
+        def predict(self, frame: Any) -> Any:
+            return np.zeros(len(frame))
+
+    train, valid, _ = loaders("y", weight="weight")
+    assert "Probe" in [row["model"] for row in gp.compare(train, valid, [Probe()]).rows]
 
 
 def test_objects_of_trees_choose_their_encoding_unless_their_settings_have() -> None:
