@@ -247,7 +247,8 @@ class Schema(Answering):
 
     Names are unique. A fitted pipeline's schemas also know statistics of the rows of the fit: `ranges`, by the names of
     some columns the least and the greatest value; `edges`, by the names of numeric features the ascending edges of bins
-    that hold about as many rows each; and `num_rows`, how many rows the fit learned from.
+    that hold about as many rows each; `num_rows`, how many rows the fit learned from; and `gaps`, by the names of what
+    windows order rows by the longest distance between two values that follow each other, times in microseconds.
 
     Example:
         >>> schema = Schema([Field("dep_delay", "float64"), Field("carrier", "string")])
@@ -261,6 +262,7 @@ class Schema(Answering):
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False, compare=False)
     num_rows: int | None = field(default=None, repr=False, compare=False)
+    gaps: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     _index: dict[str, Field] = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -269,11 +271,13 @@ class Schema(Answering):
         ranges: Mapping[str, tuple[float, float]] | None = None,
         edges: Mapping[str, tuple[float, ...]] | None = None,
         num_rows: int | None = None,
+        gaps: Mapping[str, float] | None = None,
     ) -> None:
         object.__setattr__(self, "fields", tuple(fields))
         object.__setattr__(self, "ranges", dict(ranges or {}))
         object.__setattr__(self, "edges", dict(edges or {}))
         object.__setattr__(self, "num_rows", num_rows)
+        object.__setattr__(self, "gaps", dict(gaps or {}))
         index: dict[str, Field] = {}
         for item in self.fields:
             if item.name in index:
@@ -325,7 +329,7 @@ class Schema(Answering):
 
     def with_statistics(self, other: Schema) -> Schema:
         """Return these columns with the statistics of the fit that another schema knows."""
-        return Schema(self.fields, other.ranges, other.edges, other.num_rows)
+        return Schema(self.fields, other.ranges, other.edges, other.num_rows, other.gaps)
 
     def with_units(self, units: Mapping[str, str]) -> Schema:
         """Return the schema with units of columns' numbers, by column name; `ColumnNotFound` where one is not there."""
@@ -411,13 +415,14 @@ class Schema(Answering):
         return task if len(self.targets) == 1 else "multilabel"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Convert columns, ranges and edges to plain lists and strings, for a file."""
+        """Convert columns, ranges, edges and gaps to plain lists, numbers and strings, for a file."""
         rows = []
         for item in self.fields:
             name = item.name
             lists = {"classes": item.classes, "range": self.ranges.get(name), "edges": self.edges.get(name)}
             plain = {key: None if values is None else list(values) for key, values in lists.items()}
             described = asdict(replace(item, vocabulary=None)) | {"lineage": sorted(item.lineage)} | plain
+            described["gap"] = self.gaps.get(name)
             for name in ("vocabulary", "origins"):  # of one fit, and of data that may lie elsewhere tomorrow
                 del described[name]
             rows.append(described)
@@ -426,7 +431,7 @@ class Schema(Answering):
     @classmethod
     def from_json(cls, rows: Iterable[dict[str, Any]], num_rows: int | None = None) -> Schema:
         """Build the schema that `to_json` described."""
-        fields, ranges, edges = [], {}, {}
+        fields, ranges, edges, gaps = [], {}, {}, {}
         types: dict[str, Callable[[Any], Any]] = {"kind": Kind, "role": Role, "lineage": frozenset, "classes": tuple}
         for row in rows:
             values = row | {name: convert(row[name]) for name, convert in types.items() if row[name] is not None}
@@ -434,8 +439,10 @@ class Schema(Answering):
                 ranges[row["name"]] = (ends[0], ends[1])
             if (bounds := values.pop("edges")) is not None:
                 edges[row["name"]] = tuple(bounds)
+            if (gap := values.pop("gap")) is not None:
+                gaps[row["name"]] = gap
             fields.append(Field(**values))
-        return cls(fields, ranges, edges, num_rows)
+        return cls(fields, ranges, edges, num_rows, gaps)
 
     def _table(self) -> list[Sequence[str]]:
         head = ["column", "dtype", "written as", "kind", "role", "ids", "nulls", "units", "range", "from", "step"]

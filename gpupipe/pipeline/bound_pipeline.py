@@ -75,7 +75,7 @@ class BoundPipeline:
         counting: bool = False,
         history: AbstractSet[str] | None = None,
     ) -> None:
-        past, self._fit_ends = (history or frozenset()) - {*names}, source.ranges
+        past, self._fit_ends, self._fit_gaps = (history or frozenset()) - {*names}, source.ranges, source.gaps
         source = source.assign(replace(source[name], nullable=True) for name in source.names if name in past)
         after, data_columns, target = None, set(names), None if features is None else features.target
         if features is not None:
@@ -174,7 +174,7 @@ class BoundPipeline:
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
         tables = self._conform(history, schema), self._conform(data, schema, is_dataset)
         parts = [ensure_unique_row_ids(replace(table, backend=backend)) for table in tables]
-        warn_of_overlap(self.plan.window_steps, parts[0], parts[1], (history, data))
+        warn_of_overlap(self.plan.window_steps, parts[0], parts[1], (history, data), self._fit_gaps)
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=True)
         if self.plan.ties:
             warn_of_copies(history)

@@ -44,8 +44,9 @@ from gpupipe.pipeline.plan import (
     trace_columns,
 )
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
+from gpupipe.pipeline.stretches import Stretches, find_stretches
 from gpupipe.pipeline.transform_plan import TransformPlan
-from gpupipe.pipeline.window_warnings import find_ends, list_orders, warn_of_cuts
+from gpupipe.pipeline.window_warnings import list_orders, warn_of_cuts
 from gpupipe.schema import Kind, Schema, shorten_list
 from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import escape_line, format_count
@@ -78,7 +79,7 @@ class PipelineFit:
         self.profiles = Profiles(Sample(), {}, {})
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
-        self._order_ends: dict[str, tuple[float, float]] = {}  # of the rows learned from
+        self._order_values: dict[str, Stretches] = {}  # of the rows learned from
         self.edges: dict[str, tuple[float, ...]] = {}
         self.outputs: GroupFields = ()
         self.report = FitReport(rejected=dataset.rejected)
@@ -129,7 +130,7 @@ class PipelineFit:
         self._check_ties(features, whole)
         self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)
         if orders := list_orders(whole.window_steps, self.source):
-            self._order_ends = find_ends(self.dataset, orders, self.backend)
+            self._order_values = find_stretches(self.dataset, orders, self.backend)
         self._side_columns = whole.side_columns
         self.report.num_reads += len(self._side_columns)
         if self.dataset is not dataset:  # what was read of it may be in other partitions now
@@ -247,7 +248,10 @@ class PipelineFit:
         same = [item.name for item in self.source if item == columns.get(item.name)]
         ends = {name: self.stats[name].range for name in same}
         seen_ends = {name: pair for name, pair in ends.items() if pair is not None}
-        self.source = Schema(self.source, seen_ends | self._order_ends)
+        ordered = {name: each.ends for name, each in self._order_values.items()}
+        gaps = {name: each.longest_gap for name, each in self._order_values.items()}
+        known_gaps = {name: gap for name, gap in gaps.items() if gap is not None}
+        self.source = Schema(self.source, seen_ends | ordered, gaps=known_gaps)
         self._warn_of_float32(stats)
         for line in _list_uninformative(features, self.stats, summaries["described"]):
             self._note(line, logging.WARNING)

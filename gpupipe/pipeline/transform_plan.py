@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,13 +20,14 @@ from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_colu
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.io.stores import Listing
 from gpupipe.pipeline.column_types import cast_as_fitted, lacks_values
+from gpupipe.pipeline.stretches import Stretches, is_longer
 from gpupipe.pipeline.window_warnings import WindowSteps, find_frame_ends, warn_of_gaps
 from gpupipe.schema import INTEGERS, ROW, Schema
 from gpupipe.step import in_step
 from gpupipe.support.origins import Origins, is_earlier
 from gpupipe.support.text import format_columns
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
-from gpupipe.transforms.join import TableJoin
+from gpupipe.transforms.join import JoinAsOf, TableJoin
 from gpupipe.transforms.window_transform import TIE
 
 _log = logging.getLogger("gpupipe")
@@ -193,17 +195,24 @@ class TransformPlan:
             if isinstance(step, TableJoin) and summaries is not None:
                 summaries["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
             elif isinstance(step, TableJoin):
-                self._warn_of_no_match(step, frame, [name for name in outputs if name not in before], backend)
+                self._warn_of_no_match(step, before, frame, [name for name in outputs if name not in before], backend)
         return backend.select(frame, self.outputs)
 
-    def _warn_of_no_match(self, step: TableJoin, frame: Frame, names: Sequence[str], backend: Backend) -> None:
+    def _warn_of_no_match(
+        self, step: TableJoin, before: Schema, frame: Frame, names: Sequence[str], backend: Backend
+    ) -> None:
         """Warn, once in a job, of rows that are all after those of the table of a join, of which none has a match.
 
-        Others may have none, too: of the days of a week none may be a holiday.
+        Others may have none, too: of the days of a week none may be a holiday. An as-of join without a tolerance finds
+        a row however old it is.
         """
         if len(frame) < _LEAST_JOINED or not names or step.name in self.blind_joins:
             return
-        if not all(lacks_values(backend.column(frame, name), backend) for name in names):
+        has_match = not all(lacks_values(backend.column(frame, name), backend) for name in names)
+        if isinstance(step, JoinAsOf) and step.tolerance is None:
+            self._warn_of_old_table(step, before, frame, backend, has_match=has_match)
+            return
+        if has_match:
             return
         self.blind_joins.add(step.name)
         keys = [key for key in step.keys if backend.dtypes(frame)[key] in (*INTEGERS, "timestamp")]
@@ -219,6 +228,36 @@ class TransformPlan:
                     key,
                     step.name,
                 )
+
+    def _warn_of_old_table(
+        self, step: JoinAsOf, before: Schema, frame: Frame, backend: Backend, *, has_match: bool
+    ) -> None:
+        """Warn, once in a job, of rows that are all long after the last one of a table, or after its first without any.
+
+        Long is more than lies between any two of its times: of prices by day it ends the week before.
+        """
+        key, times = step.keys[0], step.list_times(before, backend)
+        ends = find_frame_ends(frame, [key], backend)
+        if not ends or not len(times) or ends[key][0] <= times[-1 if has_match else 0].item():
+            return
+        age = ends[key][0] - times[-1].item()
+        gap = Stretches.of(times, backend).longest_gap
+        call = f"{step.class_name}({step.name!r})"
+        if not has_match and len(step.keys) > 1:
+            self.blind_joins.add(step.name)
+            doubt = TableJoin.explain_no_match(step)
+            _log.warning("%s: none of %s rows has a match, though all are after its first: %s", call, len(frame), doubt)
+        elif has_match and gap is not None and is_longer(age, gap):
+            self.blind_joins.add(step.name)
+            _log.warning(
+                "%s: %s rows are at least %s after the table's last one, by %r, and it has no gap as long; "
+                "gp.load(path, tables={%r: ...}) takes a later table",
+                call,
+                f"{len(frame):,}",
+                timedelta(microseconds=age) if before[key].dtype == "timestamp" else f"{age:g}",
+                key,
+                step.name,
+            )
 
     @property
     def window_reads(self) -> set[str]:

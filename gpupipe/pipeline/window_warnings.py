@@ -10,18 +10,18 @@ from datetime import timedelta
 from functools import partial
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.kernels import sort_unique
 from gpupipe.cluster.executor import get_executor
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.io.relational.side_columns import SideColumns
-from gpupipe.schema import FLOATS, INTEGERS, Schema, shorten_list
+from gpupipe.pipeline.stretches import Stretches, find_stretches, is_longer
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, shorten_list
 from gpupipe.support.text import format_count
 from gpupipe.transforms import WholeTableTransform
 
 _log = logging.getLogger("gpupipe")
 WindowSteps = Mapping[int, tuple[WholeTableTransform, Schema, list[str]]]
 """By its position each window step whose columns are wanted, the schema before it, and these columns."""
-_FEWEST_STRETCHES, _MOST_STRETCHES = 5, 100_000  # of a history whose gaps are looked for
+_FEWEST_ROWS = 5  # of a key whose end is compared with that of the others
 _MOST_WITHOUT_PAST = 0.1  # of the rows, those of new keys
 _FEWEST_TOGETHER = 0.5  # of the keys, those whose rows end at one time
 _FIRST, _LAST, _COUNT = "first of history", "last of history", "count of history"
@@ -94,10 +94,17 @@ def warn_of_cuts(steps: WindowSteps, dataset: Dataset) -> bool:
     return bool(blind)
 
 
-def warn_of_overlap(steps: WindowSteps, history: Dataset, data: Dataset, tables: tuple[Dataset, Dataset]) -> None:
+def warn_of_overlap(
+    steps: WindowSteps,
+    history: Dataset,
+    data: Dataset,
+    tables: tuple[Dataset, Dataset],
+    fit_gaps: Mapping[str, float],
+) -> None:
     """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows.
 
-    `tables` are both as they are given, whose times are read without any other column.
+    `tables` are both as they are given, whose times are read without any other column; `fit_gaps` are the longest of
+    the rows of the fit.
     """
     for keys, order in dict.fromkeys(
         (tuple(step.keys), tuple(step.order)) for step, *_ in steps.values() if step.order
@@ -105,8 +112,9 @@ def warn_of_overlap(steps: WindowSteps, history: Dataset, data: Dataset, tables:
         names, time = [*dict.fromkeys((*keys, *order))], order[0]
         if not {*names} <= {*data.schema.names}:
             continue  # computed by earlier steps
-        if (ends := _find_both_ends(*tables, time)) and ends[0][1] < ends[1][0]:
-            if not _warn_of_hole(tables[0], time, *ends) and keys:
+        past, start = _find_past(*tables, time)
+        if past is not None and past.ends[1] < start:
+            if not _warn_of_hole(past, start, fit_gaps.get(time), tables[0].schema[time]) and keys:
                 _warn_of_late_keys(history, data, keys, time)
             continue
         # The data are the fewer rows: these are hashed, and the history is only looked up.
@@ -202,35 +210,31 @@ def warn_of_gaps(
         )
 
 
-def _find_both_ends(history: Dataset, data: Dataset, order: str) -> list[tuple[float, float]]:
-    """Find the ends of the order of the history and of the data; nothing where one has none, or other values."""
+def _find_past(history: Dataset, data: Dataset, order: str) -> tuple[Stretches | None, float]:
+    """Find the values of the order in the history, and the first one of the data; None where one has no such values."""
     if any(order not in table.schema or table.schema[order].dtype not in _GAP_DTYPES for table in (history, data)):
-        return []
-    ends = [find_ends(table, [order], get_executor().resolve(table.backend)) for table in (history, data)]
-    return [each[order] for each in ends if each] if all(ends) else []
+        return None, 0.0
+    past = find_stretches(history, [order], get_executor().resolve(history.backend))
+    ends = find_ends(data, [order], get_executor().resolve(data.backend))
+    return (past[order], ends[order][0]) if past and ends else (None, 0.0)
 
 
-def _warn_of_hole(history: Dataset, order: str, past: tuple[float, float], rows: tuple[float, float]) -> bool:
-    """Warn where more time lies between the history and the data than anywhere within the history.
+def _warn_of_hole(past: Stretches, start: float, fit_gap: float | None, order: Field) -> bool:
+    """Warn where more time lies between the history and the data than anywhere in the rows of the fit and the history.
 
-    Stretches half as wide as that hole have a row of the history each, so no gap there is as wide. Days 1 to 7 before
-    the data of day 9, in stretches of one day: all have a row. Before day 8 stretches are half a day: every other has.
+    After a fit of days, of which the longest gap is a weekend, the history ends on Thursday and the data is Monday's.
+    Where no gap of a fit is known, a history counts that is twice as long as the hole.
     """
-    width = (rows[0] - past[1]) / 2
-    count = int((past[1] - past[0]) // width)
-    if not _FEWEST_STRETCHES <= count <= _MOST_STRETCHES:
+    (first, last), gap = past.ends, past.longest_gap
+    hole = start - last
+    if fit_gap is None and (gap is None or last - first < 2 * hole):
         return False
-    backend, stretches = get_executor().resolve(history.backend), set[int]()
-    find = partial(_find_stretches, order, past[0], width, backend)
-    with closing(run_partitions(find, history, backend, "windows")) as parts:
-        for part in parts:
-            stretches.update(part)
-    if is_hole := len(stretches & set(range(count))) == count:
+    if is_hole := is_longer(hole, max(fit_gap or 0, gap or 0)):
         _log.warning(
             "history= ends %s before the data, by %r, and has no gap as long: windows take its last rows for those "
             "just before the data; the rows between belong to history=, too",
-            timedelta(microseconds=width * 2) if history.schema[order].dtype == "timestamp" else f"{width * 2:g}",
-            order,
+            timedelta(microseconds=hole) if order.dtype == "timestamp" else f"{hole:g}",
+            order.name,
         )
     return is_hole
 
@@ -245,7 +249,7 @@ def _warn_of_late_keys(history: Dataset, data: Dataset, keys: Sequence[str], ord
     shared = ends.join(data.select(keys).deduplicate(keys), on=keys, how="inner").to_pandas()
     first, last, count = (shared[name] for name in (_FIRST, _LAST, _COUNT))
     behind = last.max() - last
-    is_late = (count >= _FEWEST_STRETCHES) & (behind > (last - first) / (count - 1) * 3)
+    is_late = (count >= _FEWEST_ROWS) & (behind > (last - first) / (count - 1) * 3)
     if not is_late.any() or (last == last.max()).mean() < _FEWEST_TOGETHER:
         return
     example = shared[is_late].iloc[0]
@@ -258,12 +262,3 @@ def _warn_of_late_keys(history: Dataset, data: Dataset, keys: Sequence[str], ord
         order,
         ", ".join(f"{key} {example[key]}" for key in keys),
     )
-
-
-def _find_stretches(name: str, start: float, width: float, backend_name: str, part: Dataset) -> list[int]:
-    backend, (partition,) = select(backend_name), part.partitions
-    column = backend.column(part.read(partition, [name], backend), name)
-    missing = column.missing(backend.xp)
-    values = column.data if missing is None else column.data[~missing]
-    stretches: list[int] = backend.to_host(sort_unique((values - start) // width, backend.xp)).astype("int64").tolist()
-    return stretches

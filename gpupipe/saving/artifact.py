@@ -70,6 +70,7 @@ _FIELD = {
     "classes": ([(str, bool, int, float)], None),
     "range": ([_NUMBER], None),
     "edges": ([_NUMBER], None),
+    "gap": (int, float, None),
 }
 _STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
 _FEATURES = {

@@ -58,7 +58,9 @@ def answer_records(
     types = pa.schema((item.name, get_file_type(item)) for item in owner.schema_of(encoded, owner.classify(frame)))
     records = owner.to_arrow(encoded).cast(types).to_pylist()
     if isinstance(data, Mapping) and len(records) != 1:
-        problem = "the pipeline's steps leave the row out" if not records else "the row matches several of a joined table"
+        problem = (
+            "the pipeline's steps leave the row out" if not records else "the row matches several of a joined table"
+        )
         raise BadData("the row", problem, got=len(records), expected="one row", remedy="[row], for a list of all")
     return records[0] if isinstance(data, Mapping) else records
 

@@ -588,12 +588,20 @@ class JoinAsOf(TableJoin):
         names = {name: out for name, out in self._names_out(schema).items() if out in outputs}
         if not names:
             return frame
-        dtype = self._order_dtype(schema)
-        columns, history = self._prepare_once(f"{backend.name}, {dtype}", lambda: self._prepare(dtype, backend))
+        columns, history = self._prepared(self._order_dtype(schema), backend)
         time, *keys = self.keys
         rows = history.find(backend.column(frame, time), {key: backend.column(frame, key) for key in keys})
         self._count(rows < 0)
         return _take_rows(frame, rows, columns, names, backend)
+
+    def list_times(self, schema: Schema, backend: Backend) -> Array:
+        """List the times at which rows of the table become known, distinct and ascending."""
+        return self._prepared(self._order_dtype(schema), backend)[1].times
+
+    def _prepared(self, dtype: str, backend: Backend) -> tuple[dict[str, Column], _History]:
+        prepared: tuple[dict[str, Column], _History]
+        prepared = self._prepare_once(f"{backend.name}, {dtype}", lambda: self._prepare(dtype, backend))
+        return prepared
 
     def _prepare(self, dtype: str, backend: Backend) -> tuple[dict[str, Column], _History]:
         table = self.table(backend)
@@ -631,8 +639,8 @@ class _History:
             is_present = is_present & (times <= np.iinfo(times.dtype).max - lag)
         rows = xp.flatnonzero(is_present)
         starts = times[rows] + times.dtype.type(lag)
-        self._times = sort_unique(starts, xp)
-        places = groups[rows] * (len(self._times) + 1) + xp.searchsorted(self._times, starts)
+        self.times = sort_unique(starts, xp)
+        places = groups[rows] * (len(self.times) + 1) + xp.searchsorted(self.times, starts)
         order = xp.argsort(places, kind="stable")
         # One more, that no row finds, for a list of at least one.
         self._places = xp.append(places[order], np.iinfo(np.int64).max)
@@ -644,8 +652,8 @@ class _History:
         xp = self._backend.xp
         times, is_match = _to_comparable(on, self._dtype, xp)
         groups = xp.zeros(len(on), dtype="int64") if self._lookup is None else self._lookup.find(keys, self._backend)
-        first = groups * (len(self._times) + 1)
-        rank = xp.searchsorted(self._times, times, side=self._side) - 1
+        first = groups * (len(self.times) + 1)
+        rank = xp.searchsorted(self.times, times, side=self._side) - 1
         positions = xp.searchsorted(self._places, first + rank, side="right") - 1
         is_match = is_match & (groups >= 0) & (rank >= 0) & (self._places[positions] >= first) & (positions >= 0)
         if self._tolerance is not None:

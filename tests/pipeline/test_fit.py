@@ -128,6 +128,31 @@ def test_rows_to_predict_of_which_none_has_a_match_are_told(caplog: pytest.LogCa
     assert "Join('weather')" not in caplog.text
 
 
+def test_rows_to_predict_long_after_the_last_one_of_an_as_of_join_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Prices that are saved with a forecast are not brought again; or their keys are written otherwise."""
+    days = pd.date_range("2024-01-01", periods=120)
+    prices = pd.DataFrame({"day": days[:60:6], "shop": ["a", "b"] * 5, "price": np.arange(10.0)})
+    features = Features((["price"], [pre.SimpleImputer(), pre.StandardScaler()]), target="y")
+    pipeline = gp.Pipeline([T.JoinAsOf(prices, on="day", by="shop", name="prices")], features)
+    sales = pd.DataFrame({"day": days, "shop": ["a", "b"] * 60})
+    pipeline.fit(sales[:60].assign(y=np.arange(60.0)))
+    late = "JoinAsOf('prices'): 40 rows are at least 26 days, 0:00:00 after the table's last one, by 'day', and it has"
+    alike = "JoinAsOf('prices'): none of 40 rows has a match, though all are after its first: are the values of"
+    capitals = sales.assign(shop=sales["shop"].str.upper())
+    for data, message in (
+        (sales[80:], late),
+        (sales[58:], ""),
+        (sales[80:84], ""),
+        (capitals[80:], alike),
+        (capitals[70:].assign(day=days[0]), ""),
+    ):
+        for table in (data, gp.from_frame(data.reset_index(drop=True))):
+            caplog.clear()
+            output = pipeline.transform(table)
+            _ = output.compute() if isinstance(output, gp.Dataset) else output
+            assert caplog.text.count("JoinAsOf") == (message != "") and message in caplog.text
+
+
 @pytest.mark.parametrize("how", ["left", "inner"])
 def test_a_join_that_matches_no_row_is_named(how: Any, caplog: pytest.LogCaptureFixture) -> None:
     crime = pd.DataFrame({"region": ["A", "b"], "n": [1.0, 2.0]})

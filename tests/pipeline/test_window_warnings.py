@@ -73,6 +73,29 @@ def test_a_history_that_ends_too_early_is_told(caplog: pytest.LogCaptureFixture)
         assert (hole in caplog.text) == warns
 
 
+def test_a_short_history_that_ends_too_early_is_told_by_the_gaps_of_the_fit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A history of a week knows no weekend; the fit does, and so does what is loaded."""
+    days = pd.date_range("2024-01-01", periods=200)
+    frame = pd.DataFrame({"date": np.repeat(days, 2), "store": ["a", "b"] * 200, "sales": np.arange(400.0) % 11})
+    lag = T.Lag("sales", **BY_STORE)
+    for every_day in (True, False):
+        sales = frame if every_day else frame[frame["date"].dt.day_of_week < 5].reset_index(drop=True)
+        fitted = gp.Pipeline([lag], gp.Features(([*lag.makes], pre.SimpleImputer()), target="sales", task="regression"))
+        fitted.fit(gp.from_frame(sales[sales["date"] < "2024-05-01"], num_partitions=3))
+        gp.save(tmp_path / str(every_day), fitted)
+        monday = pd.Timestamp("2024-06-10")
+        ahead = sales[sales["date"] >= monday].drop(columns="sales")
+        for pipeline in (fitted, gp.load(tmp_path / str(every_day)).pipeline):
+            for missing, length, warns in ((0, 7, False), (3, 7, True), (4, 5, True), (10, 30, True), (40, 3, True)):
+                caplog.clear()
+                last = monday - pd.Timedelta(days=missing + 1)
+                past = sales[(sales["date"] <= last) & (sales["date"] > last - pd.Timedelta(days=length))]
+                pipeline.transform(ahead, history=past)
+                assert ("before the data, by 'date', and has no gap as long" in caplog.text) == warns
+
+
 @pytest.mark.parametrize("order", ["times", "numbers"])
 def test_keys_whose_history_ends_before_that_of_others_are_told(order: str, caplog: pytest.LogCaptureFixture) -> None:
     """The file of one store came late: its lag of one row would be the sales of another week."""

@@ -272,6 +272,8 @@ def map_frames(
     """
     table.require(reads, "map_frames")
     query = table.query.then(
-        Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns), listings, adds_rows)
+        Mapped(
+            function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns), listings, adds_rows
+        )
     )
     return replace(table, schema=schema, query=query, backend=backend or table.backend)

@@ -1,0 +1,104 @@
+"""Stretches: where the values of a column lie, and the longest gap between two that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.backend.kernels import sort_unique
+from gpupipe.io import Dataset, run_partitions
+
+_MOST_GAPS = 1 << 16  # that are kept, the longest ones
+_FEWEST_VALUES = 5  # whose gaps say something of others
+_LONGER = 1.2  # than the longest gap: a leap year, or the hour of a clock that was put back, are no longer ones
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Stretches between the longest gaps of a column's values, in order, each with the ends of its values.
+
+    The sum is that of the values of two partitions: of the days 1, 2, 9 and 2, 3, 5 the stretches are 1, 2, 3, 5, 9,
+    and the longest gap is 4. Beyond 65,536 gaps the shorter ones are closed.
+
+    Args:
+        lows, highs: the least and the greatest value of each.
+        width: up to which gaps are closed.
+        num_values: how many different values there are at least.
+    """
+
+    lows: Any
+    highs: Any
+    width: float
+    num_values: int
+
+    @classmethod
+    def of(cls, values: Array, backend: Backend) -> Stretches:
+        """Find the stretches of n values."""
+        values = sort_unique(values, backend.xp)
+        bounds = backend.to_host(values) if len(values) <= _MOST_GAPS else None
+        if bounds is not None:
+            return cls(bounds, bounds, 0.0, len(values))
+        gaps = backend.xp.diff(values.astype("float64"))
+        width = float(backend.xp.partition(gaps, len(gaps) - _MOST_GAPS)[len(gaps) - _MOST_GAPS])
+        ends = backend.xp.flatnonzero(gaps > width)
+        lows = backend.xp.concatenate([values[:1], values[ends + 1]])
+        highs = backend.xp.concatenate([values[ends], values[-1:]])
+        return cls(backend.to_host(lows), backend.to_host(highs), width, len(values))
+
+    def __add__(self, other: Stretches) -> Stretches:
+        lows, highs = np.concatenate([self.lows, other.lows]), np.concatenate([self.highs, other.highs])
+        order = np.argsort(lows, kind="stable")
+        lows, highs = lows[order], np.maximum.accumulate(highs[order])
+        gaps = lows[1:].astype("float64") - highs[:-1].astype("float64")
+        width = max(self.width, other.width, 0.0 if len(gaps) <= _MOST_GAPS else float(np.sort(gaps)[-_MOST_GAPS]))
+        ends = np.flatnonzero(gaps > width)
+        num_values = max(self.num_values, other.num_values, len(ends) + 1)
+        return Stretches(lows[np.append(0, ends + 1)], highs[np.append(ends, len(highs) - 1)], width, num_values)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest value."""
+        return self.lows[0].item(), self.highs[-1].item()
+
+    @property
+    def longest_gap(self) -> float | None:
+        """The longest gap, or a longer one that may be there; None of fewer than five values."""
+        gaps = self.lows[1:].astype("float64") - self.highs[:-1].astype("float64")
+        return max([self.width, *gaps.tolist()]) if self.num_values >= _FEWEST_VALUES else None
+
+
+def is_longer(distance: float, gap: float) -> bool:
+    """Whether a distance is longer than the longest gap, and by more than a calendar makes it."""
+    return distance > _LONGER * gap
+
+
+def find_stretches(dataset: Dataset, names: Sequence[str], backend: str) -> dict[str, Stretches]:
+    """Find those of columns of numbers and times, these in microseconds, that have values; in one pass."""
+    stretches: dict[str, Stretches] = {}
+    with closing(run_partitions(partial(_find_in_part, names, backend), dataset, backend, "windows")) as parts:
+        for part in parts:
+            stretches |= {name: stretches[name] + each if name in stretches else each for name, each in part.items()}
+    return stretches
+
+
+def _find_in_part(names: Sequence[str], backend_name: str, part: Dataset) -> Mapping[str, Stretches]:
+    backend, (partition,) = select(backend_name), part.partitions
+    return find_frame_stretches(part.read(partition, names, backend), names, backend)
+
+
+def find_frame_stretches(frame: Frame, names: Sequence[str], backend: Backend) -> dict[str, Stretches]:
+    """Find the stretches of columns of a coded frame, of those that have values."""
+    stretches: dict[str, Stretches] = {}
+    for name in names:
+        column = backend.column(frame, name)
+        missing = column.missing(backend.xp)
+        values = column.data if missing is None else column.data[~missing]
+        if len(values):
+            stretches[name] = Stretches.of(values, backend)
+    return stretches
