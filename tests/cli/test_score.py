@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +179,19 @@ def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest
     call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), str(tmp_path / "out")]
     assert main(call) == 2 and "Try: --allow tests.cli.test_score.double if you" in capsys.readouterr().err
     assert main([*call, "--allow", "tests.cli.test_score.double"]) == 0
+
+
+def test_an_allowed_function_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_steps.py").write_text("def double(frame):\n    return frame.assign(twice=2 * frame['x'])\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    save(tmp_path / "run", T.Map(import_module("my_own_steps").double, reads=["x"], adds=["twice"]))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", ".", str(tmp_path))])
+    monkeypatch.delitem(sys.modules, "my_own_steps")
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), str(tmp_path / "out")]
+    assert main([*call, "--allow", "my_own_steps.double"]) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main([*call, "--allow", "my_own_steps.double"]) == 0
 
 
 def test_a_job_without_a_terminal_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -548,8 +548,8 @@ def _check_same_job(manifest: Manifest, folder: Destination, job: str | None, in
     where, again = folder.where, "overwrite=True, which writes everything again"
     if job is None or inputs is None:
         raise BadFile(where, "something is there already", expected="a new path", remedy="overwrite=True")
-    if gone := sorted(manifest.inputs.keys() - inputs.keys()):
-        files = f"{gone[0]}{f' and {len(gone) - 1:,} more' if gone[1:] else ''}"
+    if past_inputs := sorted(manifest.inputs.keys() - inputs.keys()):
+        files = past_inputs[0] + (f" and {len(past_inputs) - 1:,} more" if past_inputs[1:] else "")
         again = f"overwrite=True, which leaves out the rows of files that are not read any more: {files}"
     if manifest.job != job:
         problem = "it was written by another pipeline, with other options or types, or with windows over other files"
