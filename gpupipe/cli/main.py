@@ -205,7 +205,7 @@ def _score(parsed: argparse.Namespace) -> int:
         problem, expected = "scores are written as a folder of Parquet", "a folder"
         raise BadConfig("gpupipe score, output", problem, got=parsed.output, expected=expected, remedy=stem)
     if parsed.allow:  # a function of one's own lies where the command is called, as a script's modules lie beside it
-        sys.path.append(os.getcwd())
+        sys.path.append(str(Path.cwd()))
     scorer = load(parsed.model, allow=parsed.allow)
     if parsed.proba and scorer.schema.task == "regression":
         problem, expected = "a regression has no probabilities", "a classification's model"

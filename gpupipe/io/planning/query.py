@@ -123,14 +123,14 @@ class Query:
         """List what holds in every row that comes out, each with what its column was computed by, if it was.
 
         That are expressions, and `behind_functions` such as a pipeline's, too, if they are known in any process and
-        give a row for each.
+        give at most one row for each.
         """
         conditions, definitions, is_behind = list[tuple[Condition, str]](), list[tuple[str, str]](), False
         for stage in self.stages:
             if isinstance(stage, Assigned):
                 definitions += stage.function.named.items()
             elif isinstance(stage, Mapped):
-                identity = stage.identity() if behind_functions and stage.keeps_rows else None
+                identity = None if not behind_functions or stage.adds_rows else stage.identity()
                 if identity is None:
                     break
                 definitions.append(("", identity))
