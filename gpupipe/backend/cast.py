@@ -280,7 +280,7 @@ def _suggest_formats(name: str, texts: Sequence[str], position: int) -> str | No
     kind = recognise_texts([texts[position]])
     dates = [text for text in texts if recognise_texts([text]) == kind]
     formats = find_formats(dates) if kind == "dates" else []
-    if formats and all(form.startswith("%Y-%m-%d") and "%I" not in form for form in formats):
+    if formats and all(form.startswith("%Y-%m-%d") and not re.search("%[Iz]|[A-Z]{3}", form) for form in formats):
         return f"T.{derive(name, _ZERO_PADDING)} before it"
     return suggest_parsing(name, str(kind), dates) if formats or kind == "times in ISO format" else None
 

@@ -23,6 +23,11 @@ _READ_TIMES = (
     r"(, null_values=\[(?P<marks>[^]]*)\])?\), or pd\.to_datetime\([^()]*\)|timestamp_formats=\[(?P<first>'[^']*')\]"
 )
 """How errors offer a format of times, and texts that are missing values, to Python."""
+_STEPS = (
+    r"frame = (?:gp\.read_csv\(\.\.\., (.*?)\)|data)\.compute\(\); (.*?)  # and frame .*|"
+    r"gp\.read_csv\(\.\.\., (.*?)\) of digits like 20240131 .*"
+)
+"""How errors offer what the command has no options for: a time zone, and numbers that are times."""
 _UNREAD = 141  # the exit code: 128 and the number of SIGPIPE
 
 
@@ -60,8 +65,31 @@ def _run(arguments: Sequence[str] | None) -> int:
         return int(parsed.run(parsed))
     except GpupipeError as error:
         notes = "".join(f"\n({note})" for note in getattr(error, "__notes__", ()))
-        print(_name_options(f"{error}{notes}"), file=sys.stderr)
+        text = f"{error}{notes}"
+        is_of_python = parsed.run is _score and parsed.history is None and re.search(_STEPS, text)
+        print(_write_steps(text, parsed) if is_of_python else _name_options(text), file=sys.stderr)
         return 2
+
+
+def _write_steps(text: str, parsed: argparse.Namespace) -> str:
+    """Replace a remedy that the command has no options for by the lines of Python that do what it was to do."""
+    from gpupipe.cli.table import choose_reader
+
+    def write(match: re.Match[str]) -> str:
+        first, step, second = (match[number] or "" for number in (1, 2, 3))
+        options = _get_dialect(parsed) | {
+            name: answer for name in ("on_bad", "on_mismatch") if (answer := getattr(parsed, name)) != "raise"
+        }
+        keywords = [f"{name}={value!r}" for name, value in options.items() if f"{name}=" not in first + second]
+        arguments = ", ".join([repr(parsed.input), *filter(None, (first, second)), *keywords])
+        table = f"gp.{choose_reader(parsed.input)}({arguments})"
+        read = f"frame = {table}.compute(); {step}; " if step else ""
+        scorer = f"gp.load({parsed.model!r}{f', allow={parsed.allow!r}' if parsed.allow else ''})"
+        predict = f"{'predict_proba' if parsed.proba else 'predict'}({'gp.from_frame(frame)' if read else table})"
+        output = f"{parsed.output!r}{', overwrite=True' if parsed.overwrite else ''}"
+        return f"in Python, import gpupipe as gp; {read}{scorer}.{predict}.write_parquet({output})"
+
+    return re.sub(_STEPS, write, text)
 
 
 def _name_options(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpupipe.backend import Backend, Column, select
@@ -15,6 +16,7 @@ from gpupipe.support.text import arguments, refer_to
 from gpupipe.support.text_kinds import drop_marks, recognise_texts, suggest_parsing
 
 _BOOLEANS = frozenset(("True", "False", "true", "false", "TRUE", "FALSE", "0", "1"))  # texts that a cast reads
+_IN_PLACE = "  # and frame in place of data"
 
 
 def find_casts(
@@ -34,7 +36,8 @@ def find_casts(
     casts = {name: dtype for name, dtype in pairs if dtypes[name] != dtype}
     for name, dtype in casts.items():
         if _are_incompatible(dtypes[name], dtype) and (values := find_column(name)) is not None:
-            raise _another_type(name, dtypes[name], dtype, sample_texts(values), is_dataset=is_dataset)
+            zone = fitted_zones.get(name, "")
+            raise _another_type(name, dtypes[name], dtype, sample_texts(values), zone=zone, is_dataset=is_dataset)
     for name in fitted_zones.keys() & zones.keys():
         got, expected = zones[name] or "no zone", fitted_zones[name] or "no zone"
         if "no zone" in {got, expected} and got != expected and find_column(name) is not None:
@@ -43,7 +46,7 @@ def find_casts(
             remedy = f"{table}[{name!r}].dt.tz_localize({fitted_zones[name] or None!r})"
             if is_dataset:
                 remedy = f"frame = data.compute(); frame[{name!r}] = {remedy}"
-                remedy += "  # and frame in place of data, which is gp.read_parquet(path) or gp.read_csv(path)"
+                remedy += f"{_IN_PLACE}, which is gp.read_parquet(path) or gp.read_csv(path)"
             raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
     return casts
 
@@ -93,13 +96,15 @@ def list_zones(fields: Iterable[Field]) -> dict[str, str]:
 
 
 def _another_type(
-    name: str, got: str, expected: str, texts: Sequence[str], *, is_dataset: bool = False
+    name: str, got: str, expected: str, texts: Sequence[str], *, zone: str = "", is_dataset: bool = False
 ) -> SchemaMismatch:
     remedy, is_number = f"the column as {expected} before it is given", expected in (*INTEGERS, *FLOATS)
     if got == "string" and is_number and (steps := _suggest_numbers(name, texts)):
         remedy = steps
     elif got == "string" and expected == "timestamp" and recognise_texts(drop_marks(texts)) == "dates":
-        remedy = suggest_parsing(name, "dates", texts)
+        remedy = _localize(name, suggest_parsing(name, "dates", texts), zone, is_dataset=is_dataset)
+    elif expected == "timestamp" and got in INTEGERS:
+        remedy = _localize(name, _suggest_digits(name, is_dataset=is_dataset), zone, is_dataset=is_dataset)
     elif got == "string" and expected == "bool" and len(texts) == 2 and not {*texts} & _BOOLEANS:
         condition = arguments({name: f"{refer_to(name)} == {max(texts)!r}"})  # Y of N and Y, yes of no and yes
         remedy = f"gp.Pipeline([T.Derive({condition})]).fit(data).transform(data)"
@@ -133,3 +138,20 @@ def _suggest_numbers(name: str, texts: Sequence[str]) -> str:
     steps, _, reading = suggest_parsing(name, kind, texts).partition(";")
     of_files = "; or decimal=',' where it is read from CSV" if "decimal=','" in reading else ""
     return f"gp.Pipeline([{steps.replace(', then ', ', ')}]).fit(data).transform(data){of_files}"
+
+
+def _localize(name: str, remedy: str, zone: str, *, is_dataset: bool) -> str:
+    """Extend a remedy that gives times without a time zone by the step that gives them the fit's, if it had one."""
+    if not zone or "%z" in remedy:
+        return remedy
+    call, step = re.match(r"gp\.read_csv\(.*?\)(?=, or | of )", remedy), f"frame[{name!r}].dt.tz_localize({zone!r})"
+    if call is None or not is_dataset:
+        return f"{remedy}, then {step if is_dataset else step.replace('frame', 'data', 1)}"
+    return f"frame = {call[0]}.compute(); frame[{name!r}] = {step}{_IN_PLACE}"
+
+
+def _suggest_digits(name: str, *, is_dataset: bool) -> str:
+    """Suggest the call that reads times of digits, 20240131."""
+    if is_dataset:
+        return f"gp.read_csv(..., timestamp_formats={{{name!r}: '%Y%m%d'}}) of digits like 20240131 in a CSV file"
+    return f"pd.to_datetime(data[{name!r}], format='%Y%m%d') of digits like 20240131"

@@ -6,25 +6,35 @@ import re
 from collections.abc import Iterable, Sequence
 from time import strptime
 
-_WEEKDAY = "(?i:(mon|tue|wed|thu|fri|sat|sun)([a-z]{3,6})?)(,?) "
+_WEEKDAY = "(?i:(mon|tue|wed|thu|fri|sat|sun)([a-z]{3,6})?)(,?) {1,2}"
 _MONTH = (
     "(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
     "dec(ember)?)"
 )
+_DAY = r"(0?[1-9]|[12]\d|3[01])"
+_NAMED_DAY = rf"{_DAY}(?i:st|nd|rd|th)?"
+_YEAR = r"(1[5-9]|20)\d{2}"
 _DATE = (
     rf"\d{{4}}[ -]{_MONTH}|{_MONTH}([ -]\d{{4}}|-\d{{2}})|(19|20)\d{{2}}[/-](0[1-9]|1[0-2])|"
     r"(0?[1-9]|1[0-2])[./-](19|20)\d{2}|"
     r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./-])\d{1,2}(?P=sign)\d{1,2}|"
     rf"\d{{1,2}}[ -]([A-Z][a-z]{{2,8}}|{_MONTH})[ -]\d{{2,4}}|([A-Z][a-z]{{2,8}}|{_MONTH}) \d{{1,2}}, \d{{4}}|"
-    rf"\d{{1,2}}(?P<slash>/?){_MONTH}(?P=slash)(\d{{4}}|\d{{2}})|\d{{4}}(?P<dash>[ -]?){_MONTH}(?P=dash)\d{{1,2}}"
+    rf"\d{{1,2}}(?P<slash>/?){_MONTH}(?P=slash)(\d{{4}}|\d{{2}})|\d{{4}}(?P<dash>[ -]?){_MONTH}(?P=dash)\d{{1,2}}|"
+    rf"{_MONTH}\.? {{1,2}}{_NAMED_DAY},? {_YEAR}|{_NAMED_DAY}\.? {_MONTH}\.?,? {_YEAR}|"
+    rf"{_DAY}(?P<gap>[ _]){_DAY}(?P=gap)(19|20)\d{{2}}"
 )
-_CLOCK = r"[ :]\d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
+_ZONE = r" ?Z| ?[+-]\d{2}:?\d{2}| GMT| UTC"
+_CLOCK = rf"(:|,? {{1,2}})\d{{1,2}}:\d{{2}}(:\d{{2}})?( ?[AaPp][Mm])?({_ZONE})?"
+_CLOCK_BEFORE_YEAR = rf"{_MONTH} {{1,2}}{_DAY}{_CLOCK} {_YEAR}({_ZONE})?"  # as of ctime, logs and git
 _TIME_OF_DAY = r"\d{1,2}:\d{2}(:\d{2})?"
 ISO_TIME = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
 """Pattern of a date, or a date and a time, in ISO 8601."""
-DATE = rf"({_WEEKDAY})?({_DATE})({_CLOCK})?"
+DATE = rf"({_WEEKDAY})?(({_DATE})({_CLOCK})?|{_CLOCK_BEFORE_YEAR})"
 """Pattern of a date in another format, with or without a time."""
+UNREAD = "(?i)(?<=[0-9])(st|nd|rd|th)(?![a-z])|(?<=sep)t(?![a-z])"
+"""Pattern of what no format reads of a date: the letters of 5th, and the last one of Sept."""
 _IN_ORDER = r"\d{4}(?P<sign>[./-])\d{2}((?P=sign)\d{2})?([ T]\d{2}:\d{2}.*)?"  # the largest unit first, all padded
+_HALF_OF_DAY = r"\d ?[AaPp][Mm]\b"  # 12:00 AM comes before 01:00 AM
 _SHORT_MONTH = r"(?P<part>0[1-9]|1[0-2])(?P<sign>/)(?P<year>\d{2})"  # 09/23, which may be a day of any year, too
 _FULL_YEAR = r"(?P<year>(1[5-9]|20)\d{2})"
 _MONTHS = (  # and quarters, whose letters may order them as time does: 2023-09, or Q1 2023 and Q2 2023
@@ -47,7 +57,18 @@ _DATE_FORMATS = [
     *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
     *(f"%d{sep}{month}{sep}{year}" for sep in (" ", "-", "/", "") for month in ("%b", "%B") for year in ("%Y", "%y")),
     *(f"%Y{sep}{month}{sep}%d" for sep in (" ", "-", "") for month in ("%b", "%B")),
-    *("%b %d, %Y", "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%m/%y", "%b-%y", "%B-%y"),
+    *(
+        f"{month}{gap}%d{comma} %Y"
+        for month, gap in (("%b", " "), ("%B", " "), ("%b", ". "), ("%B", ". "))
+        for comma in (",", "")
+    ),
+    *(
+        f"%d{gap}{month}{end} %Y"
+        for gap, end in ((" ", ","), (". ", ""), (" ", "."), (". ", "."), (". ", ","))
+        for month in ("%b", "%B")
+    ),
+    *(f"{first}{sep}{second}{sep}%Y" for sep in " _" for first, second in (("%d", "%m"), ("%m", "%d"))),
+    *("%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%m.%Y", "%m/%y", "%b-%y", "%B-%y"),
     *(
         f"{first}{sep}{second}"
         for sep in " -"
@@ -60,11 +81,12 @@ _DATE_FORMATS = [
 def find_formats(texts: Iterable[str]) -> list[str]:
     """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
     filled = [text.strip() for text in texts if text.strip()]
-    weekday = re.match(_WEEKDAY, filled[0]) if filled else None
-    clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None
-    start, end = f"{'%A' if weekday[2] else '%a'}{weekday[3]} " if weekday else "", ""
-    if clock:
-        end = f"{clock[0][0]}{'%I' if clock[2] else '%H'}:%M{':%S' if clock[1] else ''}{' %p' if clock[2] else ''}"
+    if not filled:
+        return []
+    weekday = re.match(_WEEKDAY, filled[0])
+    start = f"{'%A' if weekday[2] else '%a'}{weekday[3]} " if weekday else ""
+    clock = re.search(rf"{_CLOCK}(?P<year> \d{{4}}({_ZONE})?)?$", filled[0])
+    end = _find_clock_format(clock) if clock else ""
 
     def fits(form: str) -> bool:
         try:
@@ -72,8 +94,22 @@ def find_formats(texts: Iterable[str]) -> list[str]:
         except ValueError:
             return False
 
-    formats = [start + form + end for form in _DATE_FORMATS]
-    return [form for form in formats if filled and fits(form)]
+    formats = [f"{start}{form}{end}" for form in _DATE_FORMATS]
+    if clock and clock["year"]:
+        formats = [f"{start}{month} %d{end} %Y{_find_zone_format(clock['year'][5:])}" for month in ("%b", "%B")]
+    return list(filter(fits, formats))
+
+
+def _find_clock_format(clock: re.Match[str]) -> str:
+    """Return the format of a time of day after a date, with the signs between the two."""
+    gap, seconds, half, zone = (clock[number] or "" for number in range(1, 5))
+    half_format = f"{half[:-2]}%p" if half else ""
+    hour = "%I" if half else "%H"
+    return f"{gap.replace('  ', ' ')}{hour}:%M{':%S' if seconds else ''}{half_format}{_find_zone_format(zone)}"
+
+
+def _find_zone_format(zone: str) -> str:
+    return re.sub(r"Z|[+-]\d{2}:?\d{2}", "%z", zone)
 
 
 def list_kinds(dates: Iterable[str]) -> list[list[str]]:
@@ -99,7 +135,8 @@ def find_misordered_dates(texts: Iterable[str]) -> list[str]:
     """
     dates = _find_dates(texts)
     if all(re.fullmatch(_IN_ORDER, text) for text in dates):
-        is_ordered = max(len(list_offsets(dates)), len({text[4] for text in dates})) < 2
+        has_halves = any(re.search(_HALF_OF_DAY, text) for text in dates)
+        is_ordered = not has_halves and max(len(list_offsets(dates)), len({text[4] for text in dates})) < 2
         return [] if is_ordered else dates
     return dates if _are_known(dates) else []
 
@@ -143,7 +180,8 @@ def find_dates_in_other_formats(texts: Sequence[str], constant: str, operator: s
         # 2024-01 before 2024-01-01, which the month begins with.
         shape, shapes = re.sub(r"\d", "0", constant), {re.sub(r"\d", "0", date) for date in dates}
         is_comparable = all(each.startswith(shape) for each in shapes)
-        is_comparable &= is_equality or len(list_offsets([constant, *dates])) < 2
+        has_halves = " " in constant and any(re.search(_HALF_OF_DAY, text) for text in dates)
+        is_comparable &= is_equality or (len(list_offsets([constant, *dates])) < 2 and not has_halves)
     else:  # only equal dates have equal letters, in one format: 01/31/2024 beside 02/29/2024
         formats = {form for kind in list_kinds(dates) for form in find_formats(kind)}
         is_alike = constant in dates or not formats.isdisjoint(find_formats([constant]))
@@ -176,9 +214,10 @@ def _are_known(dates: Sequence[str]) -> bool:
     """Return whether dates are such by their numbers, too, as 45-67-2024 is not; in whatever formats they are."""
 
     def is_known(kind: Sequence[str]) -> bool:
-        if find_formats(kind) or all(re.fullmatch(ISO_TIME, text) for text in kind):
+        readable = [re.sub(UNREAD, "", text) for text in kind]
+        if find_formats(readable) or all(re.fullmatch(ISO_TIME, text) for text in kind):
             return True
-        return all(find_formats([text]) for text in kind[:_FEW_DATES])  # 01/31/2024 beside 31/01/2024
+        return all(find_formats([text]) for text in readable[:_FEW_DATES])  # 01/31/2024 beside 31/01/2024
 
     return bool(dates) and all(map(is_known, list_kinds(dates)))
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import filterfalse, islice, product
 
 from gpupipe.support.text import derive, format_count
-from gpupipe.support.text_dates import DATE, ISO_TIME, find_formats, is_date, list_kinds, list_offsets
+from gpupipe.support.text_dates import DATE, ISO_TIME, UNREAD, find_formats, is_date, list_kinds, list_offsets
 
 MISSING_MARKS = (
     "",
@@ -164,7 +164,7 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
         missing = f", null_values={['NA', *strays]}" if strays else ""
         of_files, of_frames = _suggest_reading(name, dates[:_NUM_DATES], coerces=bool(strays or has_others))
         read = f"gp.read_csv(..., {of_files}{missing}), or "
-        read = "" if has_others or len(strays) > _NUM_STRAYS else read
+        read = "" if has_others or len(strays) > _NUM_STRAYS or ".str." in of_frames else read
         return f"{read}{of_frames}"
     if kind == "times in ISO format" and list_offsets(values):  # which a cast does not read
         coerce = "" if len(values) == len(texts) else ", errors='coerce'"
@@ -201,9 +201,13 @@ def suggest_ordering(name: str, units: Sequence[str]) -> str:
 
 def _suggest_reading(name: str, dates: Sequence[str], *, coerces: bool) -> tuple[str, str]:
     """Suggest the arguments of `read_csv`, and the calls of pandas, that read dates in one format or several."""
+    replacement, readable = "", [re.sub(UNREAD, "", text) for text in dates]
+    if readable != list(dates) and not find_formats(dates):  # 5th January 2024, or Sept 5, 2024 among others
+        dates, replacement = readable, f".str.replace(r'{UNREAD}', '', regex=True)"
 
     def read(form: str, *, coerces: bool) -> str:
-        return f"pd.to_datetime(frame[{name!r}], format={form}{', errors=' + repr('coerce') if coerces else ''})"
+        options = f"{', errors=' + repr('coerce') if coerces else ''}{', utc=True' if '%z' in form else ''}"
+        return f"pd.to_datetime(frame[{name!r}]{replacement}, format={form}{options})"
 
     formats = list(map(repr, find_formats(dates)))
     kinds = [] if formats else list_kinds(dates)

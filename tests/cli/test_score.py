@@ -330,3 +330,34 @@ def test_marks_of_missing_values_are_told_and_read_as_in_the_fit(
     expected = scorer.predict_proba(gp.read_csv(tmp_path / "rows.csv", **form))  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected.compute(), check_dtype=False)
     assert "none of the fit's categories" not in caplog.text
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Oslo", None])
+@pytest.mark.parametrize(
+    ("form", "dialect"),
+    [("%d/%m/%Y", []), ("%d/%m/%Y", ["--timestamp-format", "%d/%m/%Y"]), ("%Y%m%d", []), ("%Y%m%d", ["--sep", ";"])],
+)
+def test_times_that_the_command_cannot_read_are_offered_lines_of_python(
+    form: str, dialect: list[str], zone: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the fit with a time zone, and of the rows without one; or digits, 20240131."""
+    days = pd.Series(pd.date_range("2024-01-31", periods=60, tz=zone))
+    frame = FRAME.assign(day=days)
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="y", keep=["day"])).fit(frame)
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1))
+    gp.save(tmp_path / "run", pipeline, scorer.model)
+    sep = ";" if "--sep" in dialect else ","
+    frame.assign(day=days.dt.strftime(form)).to_csv(tmp_path / "rows.csv", index=False, sep=sep)
+    call = ["score", *(str(tmp_path / name) for name in ("run", "rows.csv", "out")), "--proba", *dialect]
+    result = main(call)
+    if zone is None and form == "%d/%m/%Y":
+        said = capsys.readouterr().err
+        assert (result, "Try: --timestamp-format '%d/%m/%Y'" in said) == ((0, False) if dialect else (2, True))
+        return
+    assert result == 2
+    _, script = capsys.readouterr().err.rstrip().split("Try: in Python, ")
+    exec(script)
+    expected = scorer.predict_proba(frame)
+    written = gp.read_parquet(tmp_path / "out").compute()
+    assert written["day"].tolist() == expected["day"].tolist()
+    pd.testing.assert_frame_equal(written.drop(columns="day"), expected.drop(columns="day"), check_dtype=False)

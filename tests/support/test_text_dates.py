@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ExpressionError, GpupipeError
-from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_periods
+from gpupipe.support.text_dates import find_formats, find_misordered_dates, find_misordered_periods, is_date
 
 DAYS = pd.date_range("2023-01-01", "2024-06-30")
 FRAME = pd.DataFrame({"date": DAYS, "sales": range(len(DAYS))})
@@ -316,6 +316,127 @@ def test_dates_with_a_months_name_are_read_however_they_are_written(form: str, c
         data.sort("day")
     formats = eval(caught.value.remedy.partition("timestamp_formats=")[2].partition("), or")[0])
     assert gp.read_csv(tmp_path / "days.csv", timestamp_formats=formats).compute()["day"].tolist() == list(days)
+
+
+OTHER_FORMS = {  # and the first day in each
+    "%b %d %Y": "Jan 02 2006",
+    "%B %d %Y": "January  2 2006",
+    "%b %d %Y %I:%M%p": "Jan  2 2006  1:30AM",
+    "%b %d, %Y, %I:%M:%S %p": "Jan 2, 2006, 1:30:00 AM",
+    "%a %b %d %H:%M:%S %Y": "Mon Jan  2 01:30:00 2006",
+    "%a %b %d %H:%M:%S %z %Y": "Mon Jan 02 01:30:00 +0000 2006",
+    "%a %b %d %H:%M:%S %Y %z": "Mon Jan 2 01:30:00 2006 +0000",
+    "%a %b %d %H:%M:%S UTC %Y": "Mon Jan  2 01:30:00 UTC 2006",
+    "%a, %d %b %Y %H:%M:%S GMT": "Mon, 02 Jan 2006 01:30:00 GMT",
+    "%d/%b/%Y:%H:%M:%S %z": "02/Jan/2006:01:30:00 +0000",
+    "%b %d %H:%M:%S %Y": "Jan  2 01:30:00 2006",
+    "%b. %d, %Y": "Jan. 02, 2006",
+    "%d %b, %Y": "02 Jan, 2006",
+    "%d. %B %Y": "02. January 2006",
+    "%d. %b. %Y": "2. Jan. 2006",
+    "%d_%m_%Y": "02_01_2006",
+    "%m %d %Y": "01 02 2006",
+    "%m/%d/%Y %I:%M%p": "01/02/2006 1:30AM",
+    "%Y-%m-%d %I:%M %p": "2006-01-02 01:30 AM",
+}
+
+
+def write_dates(form: str, first: str) -> tuple[list[pd.Timestamp], list[str]]:
+    """Return times of two years, and their texts in a form, padded as the first one is."""
+    has_clock = "%M" in form
+    times = list(pd.date_range(f"2006-01-02 {'01:30' if has_clock else '00:00'}", periods=600, freq="29h"))
+    times = times if has_clock else [time.normalize() for time in times]
+    texts = [time.tz_localize("UTC").strftime(form) for time in times]
+    if first != texts[0]:
+        space = "  " if "  " in first else " "
+        texts = [re.sub(r"(^| )0(?=\d[ :.,])", lambda match: match[1] and space, text) for text in texts]
+    return times, texts
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_dates_in_other_common_forms_are_refused_with_the_format_that_reads_them(form: str, tmp_path: Path) -> None:
+    """Of SQL Server, ctime, git, mails and logs, and with a full stop or without a comma: none had been seen."""
+    times, texts = write_dates(form, OTHER_FORMS[form])
+    frame = pd.DataFrame({"date": texts, "sales": range(len(texts))})
+    frame.to_csv(tmp_path / "sales.csv", index=False)
+    data = gp.read_csv(tmp_path / "sales.csv")
+    assert "dates: gp.read_csv(" in " ".join(str(data.describe()).split())
+    for verb in ("lag", "sort", "cut", "filter"):
+        with pytest.raises(GpupipeError, match="letters") as caught:
+            ORDERED[verb](data, texts[400])
+        assert repr(form) in str(caught.value)
+    with pytest.raises(BadData) as refused:
+        data.sort("date")
+    assert refused.value.remedy is not None
+    call, to_datetime = refused.value.remedy.split(", or ")
+    read = eval(call.replace("...", "path"), {"gp": gp, "path": tmp_path / "sales.csv"})
+    for parsed in (read.compute()["date"], eval(to_datetime, {"pd": pd, "frame": frame})):
+        assert parsed.dt.tz_localize(None).tolist() == times
+    assert read.sort("date").compute()["sales"].tolist() == list(range(len(texts)))
+
+
+def test_times_whose_offset_changes_are_read_in_utc(tmp_path: Path) -> None:
+    times = pd.date_range("2024-10-26 22:00", periods=60, freq="h", tz="UTC")
+    texts = times.tz_convert("Europe/Berlin").strftime("%a %b %d %H:%M:%S %z %Y")
+    frame = pd.DataFrame({"date": texts})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(BadData, match="letters") as caught:
+        gp.read_csv(tmp_path / "a.csv").sort("date")
+    assert caught.value.remedy is not None
+    call, to_datetime = caught.value.remedy.split(", or ")
+    read = eval(call.replace("...", "path"), {"gp": gp, "path": tmp_path / "a.csv"})
+    assert read.compute()["date"].tolist() == list(times) == eval(to_datetime, {"pd": pd, "frame": frame}).tolist()
+
+
+def write_ordinal(day: pd.Timestamp) -> str:
+    return f"{day.day}{'th' if 10 < day.day < 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day.day % 10, 'th')}"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda day: f"{write_ordinal(day)} {day:%B %Y}",
+        lambda day: f"{day:%B} {write_ordinal(day)}, {day:%Y}".upper(),
+        lambda day: f"{'Sept' if day.month == 9 else f'{day:%b}'} {day.day}, {day.year}",
+        lambda day: f"{day.day} {'Sept.' if day.month == 9 else f'{day:%b}.'} {day.year}",
+    ],
+)
+def test_what_no_format_reads_is_taken_away_before(write: Callable[[pd.Timestamp], str]) -> None:
+    frame = FRAME.assign(date=FRAME.date.map(write))
+    with pytest.raises(BadData, match="letters") as caught:
+        gp.from_frame(frame).sort("date")
+    assert caught.value.remedy is not None
+    assert eval(caught.value.remedy, {"pd": pd, "frame": frame}).tolist() == list(DAYS)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["Jan Smith", "April Jones", "May Parker", "June Carter"],
+        ["March 12", "Jan 2", "May 30"],
+        ["Mar 12 1200", "Jan 10 3000", "Dec 99 2006"],
+        ["Mark 12 2006", "Jana 2 2006", "Decor 1 2006"],
+        ["12 34 5678", "01 13 2006 7", "99 01 2006", "10 11 1234"],
+        ["12_34_2006", "07_2006", "55_01_2006", "01_02_06"],
+        ["01022006", "31122006", "15061999"],
+        ["5th Street 2006", "2nd May", "3rd 2006"],
+        ["Jan. 2006 edition", "Mon Jan 02", "Mon Jan 02 2006 again"],
+        ["Sun 10:00", "Mon 9:30", "Fri 12:00"],
+    ],
+)
+def test_names_and_codes_are_no_dates(texts: list[str]) -> None:
+    assert not any(map(is_date, texts)) and find_misordered_dates(texts) == []
+    data = gp.from_frame(pd.DataFrame({"date": texts, "sales": range(len(texts))}))
+    data.sort("date")
+
+
+def test_halves_of_a_day_are_not_compared_by_their_letters() -> None:
+    """12:30 AM is before 01:30 AM."""
+    data = gp.from_frame(pd.DataFrame({"date": ["2024-01-31 01:30 AM", "2024-01-31 12:30 AM"] * 4}))
+    for condition in ("date < '2024-01-31 02:00 AM'", "date < '2024-01-31 02:00'"):
+        with pytest.raises(ExpressionError, match="letters"):
+            data.filter(condition)
+    assert len(data.filter("date >= '2024-01-20'").compute()) == 8
 
 
 MONTHS = pd.period_range("2021-03", "2023-12", freq="M")

@@ -232,6 +232,7 @@ def test_codes_and_words_are_no_numbers(texts: list[str]) -> None:
         (["05-JAN-24", "06-FEB-24"], "{'x': '%d-%b-%y'}"),
         (["Friday 05 January 2024", "Tuesday 6 February 2024"], "{'x': '%A %d %B %Y'}"),
         (["Fri, Jan 05, 2024", "Tue, Feb 6, 2024"], "{'x': '%a, %b %d, %Y'}"),
+        (["2024-1-5 10:00 +0100", "2024-2-6 11:30 +0200"], "{'x': '%Y-%m-%d %H:%M %z'}"),
     ],
 )
 def test_dates_are_offered_their_format(texts: list[str], formats: str, tmp_path: Path) -> None:
