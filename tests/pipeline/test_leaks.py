@@ -1231,3 +1231,23 @@ def test_a_proposal_leaves_out_what_was_computed_from_the_target() -> None:
     assert columns == {"store", "date", "price", "dear", LAG, EARLIER}
     assert "log (computed from sales, as the target is)" in features.omitted
     assert gp.Pipeline([], features).fit(data).schema.numeric
+
+
+@pytest.mark.parametrize("step", [T.DropMissing(["who"], when="always"), T.Filter("notnull(who)", when="always")])
+def test_parts_of_a_table_behind_a_step_that_leaves_out_rows_are_apart(step: T.Transform) -> None:
+    """What customers spent in a year tells nothing by itself of the next."""
+    lines = pd.DataFrame({"who": ["a", "b", "c", None] * 30, "at": np.arange(120), "amount": np.arange(120.0) % 7})
+    table = gp.from_frame(lines)
+    cleaned = gp.Pipeline([step]).fit(table).transform(table)
+
+    def sum_up(name: str, condition: str) -> gp.Dataset:
+        return cleaned.filter(condition).group_by("who").agg(**{name: ("amount", "sum")})
+
+    features = gp.Features((["spent"], pre.StandardScaler()), target="y", task="regression")
+    gp.Pipeline([], features).fit(sum_up("spent", "at < 60").join(sum_up("y", "at >= 60"), on="who", how="left"))
+    with pytest.raises(errors.LeakageError):
+        gp.Pipeline([], features).fit(sum_up("spent", "at < 61").join(sum_up("y", "at >= 60"), on="who", how="left"))
+    twice = pd.DataFrame({"who": ["a", "a"], "day": [10, 80]})  # whose days do not cut the lines
+    cleaned = gp.Pipeline([T.Join(twice, on="who", many=True)]).fit(table).transform(table)
+    with pytest.raises(errors.LeakageError):
+        gp.Pipeline([], features).fit(sum_up("spent", "day < 60").join(sum_up("y", "day >= 60"), on="who", how="left"))
