@@ -191,7 +191,7 @@ class PipelineFit:
         """Report the rows of the first pass; decide on the target's task."""
         self.report.num_rows = summaries["rows"]
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
-            join.rows_seen_, join.rows_unmatched_ = (summaries["join", join.name][key] for key in ("seen", "lost"))
+            join.count_fit(*(summaries["join", join.name][key] for key in ("seen", "lost")))
             if join.unmatched_share == 1:
                 self._note(
                     f"{join.class_name}({join.name!r}): no row has a match: {join.explain_no_match()}", logging.WARNING

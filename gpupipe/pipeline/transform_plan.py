@@ -201,7 +201,7 @@ class TransformPlan:
     def _warn_of_no_match(
         self, step: TableJoin, before: Schema, frame: Frame, names: Sequence[str], backend: Backend
     ) -> None:
-        """Warn, once in a job, of rows that are all after those of the table of a join, of which none has a match.
+        """Warn, once in a job, of rows without a match that are all after the table's, or unlike most rows of the fit.
 
         Others may have none, too: of the days of a week none may be a holiday. An as-of join without a tolerance finds
         a row however old it is.
@@ -228,6 +228,15 @@ class TransformPlan:
                     key,
                     step.name,
                 )
+                return
+        if step.matches_most_:
+            _log.warning(
+                "%s(%r): none of %s rows has a match, as most rows of the fit had: %s",
+                step.class_name,
+                step.name,
+                f"{len(frame):,}",
+                step.explain_no_match(),
+            )
 
     def _warn_of_old_table(
         self, step: JoinAsOf, before: Schema, frame: Frame, backend: Backend, *, has_match: bool

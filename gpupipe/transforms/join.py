@@ -34,7 +34,7 @@ from gpupipe.backend.columns import (
 from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
-from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import ArtifactError, BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.origins import (
     ANY_ROW,
@@ -62,6 +62,8 @@ from gpupipe.support.validation import (
     refuse_argument,
 )
 from gpupipe.transforms.transform import Names, Transform
+
+_FEW_UNMATCHED = 0.1  # of the rows of a fit
 
 
 class TableJoin(Transform):
@@ -122,8 +124,26 @@ class TableJoin(Transform):
         return step
 
     def reset(self) -> None:
-        """Reset the count of unmatched rows."""
+        """Reset the count of unmatched rows, and what a fit has learned by it."""
         self.rows_seen_ = self.rows_unmatched_ = 0
+        self.matches_most_: bool | None = None  # whether nine of ten rows of the fit had a match, if it counted them
+
+    def count_fit(self, num_rows: int, num_unmatched: int) -> None:
+        """Take the counts of a fit's rows."""
+        self.rows_seen_, self.rows_unmatched_ = num_rows, num_unmatched
+        self.matches_most_ = self.unmatched_share <= _FEW_UNMATCHED if num_rows else None
+
+    def get_state(self) -> dict[str, Any]:
+        """Return whether most rows of the fit had a match."""
+        return {"matches_most_": self.matches_most_}
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        """Restore what `get_state` returned; returns self."""
+        if not isinstance(state["matches_most_"], bool | None):
+            expected, remedy = "true, false or null", "saving again, or a copy that is whole"
+            raise ArtifactError(self._where, "its matches_most_", got=state, expected=expected, remedy=remedy)
+        self.matches_most_ = state["matches_most_"]
+        return self
 
     @property
     def unmatched_share(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,8 +125,28 @@ def test_rows_to_predict_of_which_none_has_a_match_are_told(caplog: pytest.LogCa
         assert caplog.text.count(message) == 1 and "tables={'weather': ...}" in caplog.text
     caplog.clear()
     pipeline.transform(pd.DataFrame({"day": days[20:50]}))
-    pipeline.transform(pd.DataFrame({"day": days[:30] - pd.Timedelta("1h")}))  # holidays have no match, either
     assert "Join('weather')" not in caplog.text
+    pipeline.transform(pd.DataFrame({"day": days[:30] - pd.Timedelta("1h")}))
+    assert "after the table's last one" not in caplog.text
+
+
+def test_rows_to_predict_without_a_match_are_told_where_rows_of_the_fit_had_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys written in capitals tomorrow; of a table of holidays few rows have a match at any time."""
+    shops = pd.DataFrame({"shop": list("abcd"), "size": np.arange(4.0)})
+    sales = pd.DataFrame({"shop": list("abcd") * 30, "y": np.arange(120.0) % 5})
+    capitals = sales.assign(shop=sales["shop"].str.upper())
+    features = Features((["size"], [pre.SimpleImputer(), pre.StandardScaler()]), target="y", task="regression")
+    message = "Join('shops'): none of 120 rows has a match, as most rows of the fit had: are the values of ['shop'] on"
+    for table, warns in ((shops, True), (shops[:1], False)):
+        pipeline = gp.Pipeline([T.Join(table, on="shop", name="shops")], features).fit(sales)
+        gp.save(tmp_path / str(warns), pipeline)
+        for each in (pipeline, gp.load(tmp_path / str(warns)).pipeline):
+            for data, says in ((capitals, warns), (sales, False), (capitals[:9], False)):
+                caplog.clear()
+                each.transform(data)
+                assert (message in caplog.text) == says and ("none of" in caplog.text) == says
 
 
 def test_rows_to_predict_long_after_the_last_one_of_an_as_of_join_are_told(caplog: pytest.LogCaptureFixture) -> None:
