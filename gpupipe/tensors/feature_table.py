@@ -204,6 +204,7 @@ class FeatureTable:
         """Write columns, every one of the schema and equally long, from row `first_row` on; return the number of rows.
 
         Raises:
+            BadConfig: the table has fewer rows than are written.
             BadData: a value is missing, or float32 cannot hold it; names column and count.
             ColumnNotFound: a column of the schema is not among `columns`.
             SchemaMismatch: a column of strings or times where a number belongs.
@@ -217,6 +218,11 @@ class FeatureTable:
                 raise ColumnNotFound.among("FeatureTable.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
         rows = slice(first_row, first_row + num_rows)
+        if rows.stop > len(self):
+            expected, remedy = f"at most {len(self):,}", f"FeatureTable.allocate(schema, {rows.stop}, device)"
+            raise BadConfig(
+                "FeatureTable.write", "more rows than it has", got=rows.stop, expected=expected, remedy=remedy
+            )
         table, part = self, rows
         if str(self.device) != backend.device:
             table, part = self.empty_like(num_rows, torch.device(backend.device)), slice(None)

@@ -187,6 +187,8 @@ def test_what_is_no_number_is_named(name: str, given: Column, problem: str, reme
 
 def test_a_column_that_is_not_there_is_named() -> None:
     block = FeatureTable.allocate(schema(2, 0), 2, "cpu")
+    with raises(errors.BadConfig, where="FeatureTable.write", got=3, expected="at most 2"):
+        block.write(1, {name: column("int32", [1, 1]) for name in ("x0", "x1")}, CPU)
     with raises(errors.ColumnNotFound, where="FeatureTable.write", column="x1") as caught:
         block.write(0, {name: column("int32", [1, 1]) for name in ("x0", "x11")}, CPU)
     assert "'x11'" in caught.value.remedy
