@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.backend.kernels import sort_unique
 from gpupipe.io import Dataset, run_partitions
 
 _MOST_GAPS = 1 << 16  # that are kept, the longest ones
@@ -40,16 +39,16 @@ class Stretches:
     @classmethod
     def of(cls, values: Array, backend: Backend) -> Stretches:
         """Find the stretches of n values."""
-        values = sort_unique(values, backend.xp)
-        bounds = backend.to_host(values) if len(values) <= _MOST_GAPS else None
-        if bounds is not None:
-            return cls(bounds, bounds, 0.0, len(values))
-        gaps = backend.xp.diff(values.astype("float64"))
-        width = float(backend.xp.partition(gaps, len(gaps) - _MOST_GAPS)[len(gaps) - _MOST_GAPS])
-        ends = backend.xp.flatnonzero(gaps > width)
-        lows = backend.xp.concatenate([values[:1], values[ends + 1]])
-        highs = backend.xp.concatenate([values[ends], values[-1:]])
-        return cls(backend.to_host(lows), backend.to_host(highs), width, len(values))
+        xp, ordered = backend.xp, backend.xp.sort(values)
+        # Differences of integers are taken modulo 2^64, in which one from a smaller number is exact.
+        gaps = xp.diff(ordered if ordered.dtype.kind == "f" else ordered.astype("uint64"))
+        num_values, width = int(xp.count_nonzero(gaps)) + 1, 0.0
+        if num_values > _MOST_GAPS:
+            width = float(xp.sort(gaps)[-_MOST_GAPS])
+        ends = xp.flatnonzero(gaps > width)
+        lows = xp.concatenate([ordered[:1], ordered[ends + 1]])
+        highs = xp.concatenate([ordered[ends], ordered[-1:]])
+        return cls(backend.to_host(lows), backend.to_host(highs), width, num_values)
 
     def __add__(self, other: Stretches) -> Stretches:
         lows, highs = np.concatenate([self.lows, other.lows]), np.concatenate([self.highs, other.highs])
