@@ -267,8 +267,10 @@ def _suggest_rows(node: Operation, column: str, source: Source) -> str:
 
 
 def _suggest_shift(node: Operation, dtypes: Sequence[str], source: Source) -> str | None:
-    """Suggest the steps that shift a time by seconds, where a number is added or subtracted; None elsewhere."""
+    """Suggest the steps that shift a time by seconds, or the time that a column is subtracted from; None elsewhere."""
     sides = [*zip(node.operands, dtypes, strict=True)]
+    if node.name == "-" and is_time(node.operands[0]) and dtypes[1] == "timestamp":
+        return f"timestamp({source.slice(node.operands[0].span)})"
     if node.name == "+":
         sides.sort(key=lambda side: side[1] != "timestamp")
     if node.name not in ("+", "-") or sides[0][1] != "timestamp" or sides[1][1] not in NUMBERS:

@@ -180,3 +180,13 @@ def test_a_time_and_a_number_are_offered_a_shift(text: str, days: list[float], z
     made = gp.Pipeline(steps).fit(data).transform(data).compute()["made"]
     assert made.tolist() == [start + pd.Timedelta(days=number) for number in days]
     assert ("1970 (*" in caught.value.remedy) == (text == "t - x")  # x may hold times itself
+
+
+@pytest.mark.parametrize("text", ["'2024-03-01' - t", "t - '2024-03-01'"])
+def test_a_date_beside_minus_is_offered_as_a_time(text: str) -> None:
+    data = gp.from_frame(pd.DataFrame({"t": pd.date_range("2024-01-01", periods=3)}))
+    with pytest.raises(ExpressionError) as caught:
+        data.assign(seconds=text)
+    assert caught.value.remedy == "timestamp('2024-03-01')"
+    seconds = data.assign(seconds=text.replace("'2024-03-01'", caught.value.remedy)).compute()["seconds"]
+    assert seconds.abs().tolist() == [60 * 86400.0, 59 * 86400.0, 58 * 86400.0]
