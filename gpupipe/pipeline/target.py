@@ -57,6 +57,8 @@ class TargetValues:
     """The distinct texts of the columns that a condition compares, by name, while it has one value in all rows."""
     gaps: Mapping[str, int] = field(default_factory=Counter)
     """The rows without a value that lack one of a column, too, by the names of those an expression reads."""
+    num_undefined: int = 0
+    """The rows without a value where every column that an expression reads has one, as `log(x)` of numbers below 0."""
 
     @classmethod
     def of(cls, column: Column, backend: Backend, limit: int) -> TargetValues:
@@ -98,6 +100,7 @@ class TargetValues:
                 if name in other.compared and self.numbers == other.numbers
             },
             gaps=Counter(self.gaps) + Counter(other.gaps),
+            num_undefined=self.num_undefined + other.num_undefined,
         )
 
     @property
@@ -216,7 +219,8 @@ class TargetSet(Labels):
         for text, column in self.raw_columns(frame, schema, backend).items():
             summary, expression = TargetValues.of(column, backend, limit), self._parse(text, schema)
             if expression is not None and summary.num_missing:
-                summary = replace(summary, gaps=_count_gaps(column, expression.reads, frame, backend))
+                gaps, num_undefined = _count_gaps(column, expression.reads, frame, backend)
+                summary = replace(summary, gaps=gaps, num_undefined=num_undefined)
             if column.dtype == "bool" and expression is not None and summary.numbers and len(summary.numbers) == 1:
                 texts = {name: backend.column(frame, name).dictionary for name, _ in _list_texts(expression)}
                 compared = {name: item for name, item in texts.items() if item is not None and len(item) <= _MANY_TEXTS}
@@ -255,14 +259,23 @@ class TargetSet(Labels):
         facts = [describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in plain]
         remedy = "Features(target_transform=pre.StandardScaler())"
         lost = note_lost_digits(f"target {self.text!r} loses", "its", [*filter(None, facts)], remedy)
-        gaps = [(line, logging.WARNING) for each, item in pairs if (line := self._explain_gaps(each, item, schema))]
+        gaps = [(line, logging.WARNING) for each, item in pairs for line in self._explain_gaps(each, item, schema)]
         return [(note, logging.WARNING if doubt else logging.INFO), *lost, *gaps]
 
-    def _explain_gaps(self, values: TargetValues, item: Field, schema: Schema) -> str | None:
-        """Say which columns leave many rows without an expression's value, and what gives them one; None for few."""
-        expression, columns = self._parse(item.name, schema), values.wide_gaps
-        if expression is None or not columns:
-            return None
+    def _explain_gaps(self, values: TargetValues, item: Field, schema: Schema) -> list[str]:
+        """Say what leaves many rows without an expression's value, and what gives them one; nothing of few."""
+        expression, columns, notes = self._parse(item.name, schema), values.wide_gaps, list[str]()
+        if expression is None:
+            return notes
+        if values.num_undefined >= _MANY_GAPS * values.num_rows:
+            rows = f"{values.num_undefined:,} of {format_count(values.num_rows, 'row')}"
+            filled = f"target={f'coalesce({expression.text}, False)'!r} keeps them; " if item.dtype == "bool" else ""
+            notes.append(
+                f"target {item.name!r}: it has no value in {rows} where its columns have one, as log(x) of numbers "
+                f"below 0, and these are left out; {filled}a step T.Filter({f'notnull({expression.text})'!r}) says so"
+            )
+        if not columns:
+            return notes
         keeps = ""
         if item.dtype == "bool":
             are_texts = all(schema[name].dtype == "string" for name in columns)
@@ -270,7 +283,7 @@ class TargetSet(Labels):
             keeps = f"where that is an answer, {'target=' if len(self.texts) == 1 else ''}{filled!r} keeps them; "
         condition = " and ".join(f"notnull({refer_to(name)})" for name in columns)
         note = f"target {item.name!r}: {values.describe_gaps()}, and these rows are left out"
-        return f"{note}; {keeps}where it is unknown, a step T.Filter({condition!r}) says so"
+        return [*notes, f"{note}; {keeps}where it is unknown, a step T.Filter({condition!r}) says so"]
 
     def _decide(self, summaries: Sequence[TargetValues], raw: Schema) -> tuple[bool, str, str]:
         """Return whether the targets are classes, why, and what to do where they may be something else."""
@@ -415,14 +428,17 @@ class TargetSet(Labels):
         self.first_task = "classification" if self.classes_ else "regression"
 
 
-def _count_gaps(values: Column, names: Sequence[str], frame: Frame, backend: Backend) -> dict[str, int]:
-    """Count the missing values of each column in the rows whose `values` are missing."""
+def _count_gaps(values: Column, names: Sequence[str], frame: Frame, backend: Backend) -> tuple[dict[str, int], int]:
+    """Count the missing values of each column in the rows whose `values` are missing, and the rows where none is."""
     no_value, gaps = values.missing(backend.xp), dict[str, int]()
+    if no_value is None:
+        return gaps, 0
+    undefined = no_value
     for name in names:
-        missing = backend.column(frame, name).missing(backend.xp)
-        if missing is not None and no_value is not None:
+        if (missing := backend.column(frame, name).missing(backend.xp)) is not None:
             gaps[name] = int((missing & no_value).sum())
-    return gaps
+            undefined = undefined & ~missing
+    return gaps, int(undefined.sum())
 
 
 def _are_classes(values: Sequence[Any]) -> bool:

@@ -29,7 +29,7 @@ MISSING_MARKS = (
     "none",
 )
 """Texts that mostly stand for a missing value, where they are none of a column's categories."""
-_MARK = re.compile(r"\D*|0000\D00\D00.*|00\D00\D0000.*")  # text without a digit, or a date of zeros
+_MARK = re.compile(r"\D*([a-z]\^?[23])?|0000\D00\D00.*|00\D00\D0000.*")  # no digit, a unit like m2, or a date of zeros
 _LEAST_VALUED = 2  # distinct texts beside marks of missing values
 _FEW_TEXTS = 20  # distinct ones, of which rows tell more than texts
 _NUM_STRAYS = 3  # that are named
@@ -69,8 +69,9 @@ _DECIMAL_COMMA = "replace({}, ',', '.')"
 def explain_texts(name: str, counts: Mapping[str, int]) -> str:
     """Say what nearly all texts of a column stand for, by the rows that each is in, and the steps that parse them.
 
-    Texts without a digit, and dates of zeros, may be a tenth of the texts, or of the rows of few texts, and known marks
-    of a missing value more; any other one, as 12b among numbers, makes it text, of which nothing is said.
+    Texts without a digit, units such as m2, and dates of zeros, may be a tenth of the texts, or of the rows of few
+    texts, and known marks of a missing value more; any other one, as 12b among numbers, makes it text, of which nothing
+    is said.
 
     Example:
         >>> explain_texts("rooms", {"3": 50, "4": 70, "?": 1})

@@ -285,6 +285,9 @@ MEDALS = pd.DataFrame(
         ("age / 2", None, "notnull(age)"),
         ("medal", None, None),
         ("year > 2000", None, None),
+        ("log(year - 2003)", None, "notnull(log(year - 2003))"),
+        ("sqrt(year - 2003) > 1.5", "coalesce(sqrt(year - 2003) > 1.5, False)", "notnull(sqrt(year - 2003) > 1.5)"),
+        ("log(year)", None, None),
     ],
 )
 def test_rows_that_a_gap_leaves_without_a_target_are_warned_of(

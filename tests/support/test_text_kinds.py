@@ -148,6 +148,7 @@ def test_decimal_commas_are_offered_steps_and_the_reader_of_files(
     [
         ({**{str(number): 300 for number in range(1, 11)}, "-": 1}, "numbers, but for '-' (1 row), which", 10 * [0]),
         ({"1": 700, "2": 200, " nil ": 60}, "numbers, but for ' nil ' (60 rows), which", [0, 0]),
+        ({**{str(number): 9 for number in range(20)}, "W/m2": 1}, "numbers, but for 'W/m2' (1 row), which", 20 * [0]),
         ({**{f"{number}%": 1 for number in range(30)}, "n/a ": 9, "": 5}, "percentages, but for 'n/a ' (9", 30 * [0]),
         (
             {**{f"${number},000": 2 for number in range(1, 60)}, "?": 7, "N.A.": 9, "-": 7, "x": 1, "y": 1},

@@ -224,7 +224,8 @@ class JsonFile(TextFile):
         dtype = None if column is None else dtype_from_arrow(column.kind)
         element = dtype and get_element_dtype(dtype)
         if isinstance(value, str):
-            remedy = f"T.Cast({{{name!r}: ...}}) of text, where all values are in quotes"
+            remedy = "on_mismatch='cast' where all values of this file are in quotes, "
+            remedy += f"T.Cast({{{name!r}: ...}}) where all are"
         elif type(value) in (int, float) and (element or dtype) in (*INTEGERS, *FLOATS):
             wider_dtype = to_list_dtype("float64") if element else "float64"
             remedy = f"dtypes={{{name!r}: {wider_dtype!r}}}" + (", which rounds" if type(value) is int else "")

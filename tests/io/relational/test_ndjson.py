@@ -392,3 +392,12 @@ def test_half_a_character_makes_counts_doubtful(tmp_path: Path) -> None:
     for text, is_doubtful in ((r"\ud83d\ude00", False), (r"\ud83d", True), (r"\\ud83d", False), (r"\u00e9", False)):
         (tmp_path / "a.jsonl").write_text(f'{{"a": "{text}"}}\n')
         assert json_lines.count_values(tmp_path / "a.jsonl", None) == (None if is_doubtful else [(1, 1)])
+
+
+def test_a_file_whose_numbers_are_in_quotes_is_offered_what_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 38.5}\n{"x": 40.5}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": "39.1"}\n{"x": null}\n')
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_json(tmp_path).compute()
+    assert caught.value.remedy.startswith("on_mismatch='cast' where all values of this file are in quotes")
+    assert gp.read_json(tmp_path, on_mismatch="cast").compute()["x"].tolist()[:3] == [38.5, 40.5, 39.1]
