@@ -40,6 +40,20 @@ class _Stage(NamedTuple):
     outputs: frozenset[str]
 
 
+def _find_late_key(step: TableJoin, frame: Frame, backend: Backend) -> str | None:
+    """Find a key by which all rows are after those of the table of a join."""
+    keys = [key for key in step.keys if backend.dtypes(frame)[key] in (*INTEGERS, "timestamp")]
+    ends, table = find_frame_ends(frame, keys, backend), step.table(backend)
+    for key, other in zip(step.keys, step.right_keys, strict=True):
+        if key in ends and ends[key][0] > find_frame_ends(table, [other], backend).get(other, ends[key])[1]:
+            return key
+    return None
+
+
+def _take_later(step: TableJoin) -> str:
+    return f"gp.load(path, tables={{{step.name!r}: ...}}) takes a later table"
+
+
 class TransformPlan:
     """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
 
@@ -208,64 +222,37 @@ class TransformPlan:
         """
         if len(frame) < _LEAST_JOINED or not names or step.name in self.blind_joins:
             return
-        has_match = not all(lacks_values(backend.column(frame, name), backend) for name in names)
-        if isinstance(step, JoinAsOf) and step.tolerance is None:
-            self._warn_of_old_table(step, before, frame, backend, has_match=has_match)
-            return
-        if has_match:
+        finds_any_age = isinstance(step, JoinAsOf) and step.tolerance is None
+        if not all(lacks_values(backend.column(frame, name), backend) for name in names):
+            if isinstance(step, JoinAsOf) and finds_any_age:
+                self._warn_of_old_table(step, before, frame, backend)
             return
         self.blind_joins.add(step.name)
-        keys = [key for key in step.keys if backend.dtypes(frame)[key] in (*INTEGERS, "timestamp")]
-        ends, table = find_frame_ends(frame, keys, backend), step.table(backend)
-        for key, other in zip(step.keys, step.right_keys, strict=True):
-            if key in ends and ends[key][0] > find_frame_ends(table, [other], backend).get(other, ends[key])[1]:
-                _log.warning(
-                    "%s(%r): none of %s rows has a match, and all are after the table's last one, by %r; "
-                    "gp.load(path, tables={%r: ...}) takes a later table",
-                    step.class_name,
-                    step.name,
-                    f"{len(frame):,}",
-                    key,
-                    step.name,
-                )
-                return
-        if step.matches_most_:
-            _log.warning(
-                "%s(%r): none of %s rows has a match, as most rows of the fit had: %s",
-                step.class_name,
-                step.name,
-                f"{len(frame):,}",
-                step.explain_no_match(),
-            )
+        problem = f"{step.class_name}({step.name!r}): none of {len(frame):,} rows has a match"
+        if key := None if finds_any_age else _find_late_key(step, frame, backend):
+            _log.warning("%s, and all are after the table's last one, by %r; %s", problem, key, _take_later(step))
+        elif step.matches_most_:
+            _log.warning("%s, as most rows of the fit had: %s", problem, step.explain_no_match())
 
-    def _warn_of_old_table(
-        self, step: JoinAsOf, before: Schema, frame: Frame, backend: Backend, *, has_match: bool
-    ) -> None:
-        """Warn, once in a job, of rows that are all long after the last one of a table, or after its first without any.
+    def _warn_of_old_table(self, step: JoinAsOf, before: Schema, frame: Frame, backend: Backend) -> None:
+        """Warn, once in a job, of rows that are all long after the last one of a table.
 
         Long is more than lies between any two of its times: of prices by day it ends the week before.
         """
         key, times = step.keys[0], step.list_times(before, backend)
         ends = find_frame_ends(frame, [key], backend)
-        if not ends or not len(times) or ends[key][0] <= times[-1 if has_match else 0].item():
+        if not ends or not len(times) or (age := ends[key][0] - times[-1].item()) <= 0:
             return
-        age = ends[key][0] - times[-1].item()
-        gap = Stretches.of(times, backend).longest_gap
-        call = f"{step.class_name}({step.name!r})"
-        if not has_match and len(step.keys) > 1:
-            self.blind_joins.add(step.name)
-            doubt = TableJoin.explain_no_match(step)
-            _log.warning("%s: none of %s rows has a match, though all are after its first: %s", call, len(frame), doubt)
-        elif has_match and gap is not None and is_longer(age, gap):
+        if (gap := Stretches.of(times, backend).longest_gap) is not None and is_longer(age, gap):
             self.blind_joins.add(step.name)
             _log.warning(
-                "%s: %s rows are at least %s after the table's last one, by %r, and it has no gap as long; "
-                "gp.load(path, tables={%r: ...}) takes a later table",
-                call,
+                "%s(%r): %s rows are at least %s after the table's last one, by %r, and it has no gap as long; %s",
+                step.class_name,
+                step.name,
                 f"{len(frame):,}",
                 timedelta(microseconds=age) if before[key].dtype == "timestamp" else f"{age:g}",
                 key,
-                step.name,
+                _take_later(step),
             )
 
     @property
