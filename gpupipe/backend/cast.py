@@ -247,14 +247,17 @@ def _parse_strings(
     try:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
+        unread = _find_unread(texts, dtype)
         if losses is None:
-            first = next(position for position, text in enumerate(texts) if not _can_parse(pa.array([text]), dtype))
+            wrong = np.zeros(len(dictionary), dtype=bool)
+            wrong[used] = unread
+            bad = gather(column, wrong, False, backend)
+            first = int(np.searchsorted(used, int(column.data[int(bad.argmax())])))
             remedy = _suggest_formats(name, texts.to_pylist(), first) if dtype == "timestamp" else None
             if dtype == "bool" and len(texts) <= 2:  # the last in their order: Y of N and Y, yes of no and yes
                 condition = f"{refer_to(name)} == {max(texts.to_pylist())!r}"
                 remedy = f"T.Derive({arguments({name: condition})}) in its place"
-            _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype, remedy)
-        unread = _find_unread(texts, dtype)
+            _refuse(name, texts[first].as_py(), bad, "string", dtype, remedy)
         values = pc.if_else(pa.array(unread), None, texts).cast(arrow_type(dtype))
     values = values.cast(pa.int64()) if dtype == "timestamp" else values
     stored = values.fill_null(pa.scalar(0).cast(values.type)).to_numpy(zero_copy_only=False)

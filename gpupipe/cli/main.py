@@ -20,7 +20,8 @@ _PYTHON_ARGUMENTS = ("columns", "comment", "dtypes", "names", "skip_rows", "thou
 """Arguments of readers that the command has no options for."""
 _READ_TIMES = (
     r"gp\.read_csv\(\.\.\., timestamp_formats=(?P<columns>\{'[^']*': '[^']*'\}(?: or \{'[^']*': '[^']*'\})*)"
-    r"(, null_values=\[(?P<marks>[^]]*)\])?\), or pd\.to_datetime\([^()]*\)|timestamp_formats=\[(?P<first>'[^']*')\]"
+    r"(, null_values=\{(?P<marked>'[^']*'): \[(?P<marks>[^]]*)\]\})?\), or pd\.to_datetime\([^()]*\)|"
+    r"timestamp_formats=\[(?P<first>'[^']*')\]"
 )
 """How errors offer a format of times, and texts that are missing values, to Python."""
 _STEPS = (
@@ -110,7 +111,8 @@ def _name_allowed(match: re.Match[str]) -> str:
 
 def _name_times(match: re.Match[str]) -> str:
     formats = match["first"] or " or ".join(re.findall(r"(?<=: )'[^']*'", match["columns"]))
-    marks = "".join(f" --null-value {mark}" for mark in re.findall("'[^']*'", match["marks"] or ""))
+    texts = re.findall("'([^']*)'", match["marks"] or "")
+    marks = "".join(f" --null-value '{match['marked'][1:-1]}={text}'" for text in texts)
     return f"--timestamp-format {formats}{marks}"
 
 
@@ -162,8 +164,11 @@ def _parser() -> argparse.ArgumentParser:
         reading.add_argument(
             "--timestamp-format", dest="timestamp_formats", action="append", metavar="FORMAT", help=times
         )
-        marks = "of CSV, a text that is a missing value, in place of NA, NULL and the like; may be given several times"
-        reading.add_argument("--null-value", dest="null_values", action="append", metavar="TEXT", help=marks)
+        marks = (
+            "of CSV, a text that is a missing value, in place of NA, NULL and the like, or beside them in one column "
+        )
+        marks += "alone; may be given several times"
+        reading.add_argument("--null-value", dest="null_values", action="append", metavar="[COLUMN=]TEXT", help=marks)
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)
     return parser
@@ -219,7 +224,17 @@ def _inspect(parsed: argparse.Namespace) -> int:
 def _get_dialect(parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `read_csv` that the command was given."""
     names = ("sep", "decimal", "encoding", "timestamp_formats", "null_values")
-    return {name: value for name in names if (value := getattr(parsed, name)) is not None}
+    dialect = {name: value for name in names if (value := getattr(parsed, name)) is not None}
+    marks = [text.rpartition("=") for text in dialect.get("null_values", ())]
+    if of_all := [text for column, _, text in marks if not column]:
+        if len(of_all) < len(marks):
+            problem, expected = "marks of all columns beside those of one", "either"
+            remedy = f"--null-value COLUMN={of_all[0]} for each column"
+            raise BadConfig("--null-value", problem, got=of_all[0], expected=expected, remedy=remedy)
+    elif marks:
+        columns = dict.fromkeys(column for column, _, _ in marks)
+        dialect["null_values"] = {name: [text for column, _, text in marks if column == name] for name in columns}
+    return dialect
 
 
 def _score(parsed: argparse.Namespace) -> int:

@@ -37,7 +37,8 @@ MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
 _log = logging.getLogger("gpupipe")
 TASKS = ("auto", "classification", "regression")
 _NO_NUMBERS = ("bool", "string", "timestamp")
-_MANY_GAPS = 0.1  # the share of rows without a target from which on that is worth a warning
+_MANY_GAPS = 0.1  # the share of rows without a value of an expression from which on that is worth a warning
+_MOST_MISSING = 0.4  # the share without a value of a target that is a column, from which on that is
 _MANY_TEXTS = 1_000  # of a column, among which none is searched that is like one in a condition
 
 
@@ -266,7 +267,9 @@ class TargetSet(Labels):
         """Say what leaves many rows without an expression's value, and what gives them one; nothing of few."""
         expression, columns, notes = self._parse(item.name, schema), values.wide_gaps, list[str]()
         if expression is None:
-            return notes
+            rows = f"{values.num_missing:,} of {format_count(values.num_rows, 'row')}"
+            has_many = values.num_missing >= _MOST_MISSING * values.num_rows
+            return [f"target {item.name!r}: it is missing in {rows}, and these are left out"] if has_many else []
         if values.num_undefined >= _MANY_GAPS * values.num_rows:
             rows = f"{values.num_undefined:,} of {format_count(values.num_rows, 'row')}"
             filled = f"target={f'coalesce({expression.text}, False)'!r} keeps them; " if item.dtype == "bool" else ""

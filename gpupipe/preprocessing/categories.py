@@ -182,13 +182,15 @@ def _warn_of_unknown(step: LearnedStep, name: str, column: Column, lookup: Looku
             text = column.dictionary[code].as_py()
             _log.warning(
                 "%s: column %r has %r in %d of %s, which is none of the fit's categories; where it marks a missing "
-                "value, null_values=[%r] of read_csv, or --null-value of the command, makes it one",
+                "value, null_values={%r: %r} of read_csv, or --null-value %r of the command, makes it one",
                 step.class_name,
                 name,
                 text,
                 count,
                 f"{'the first ' if num_rows < len(column) else ''}{format_count(num_rows, 'row')}",
+                name,
                 text,
+                f"{name}={text}",
             )
 
 

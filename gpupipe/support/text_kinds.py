@@ -162,7 +162,7 @@ def suggest_parsing(name: str, kind: str, texts: Collection[str] = ()) -> str:
     if kind == "dates":
         dates = list(filter(is_date, values))
         has_others = len(dates) < len(values)  # such as two dates, which no format reads
-        missing = f", null_values={['NA', *strays]}" if strays else ""
+        missing = f", null_values={{{name!r}: {strays}}}" if strays else ""  # another column may have it as a category
         of_files, of_frames = _suggest_reading(name, dates[:_NUM_DATES], coerces=bool(strays or has_others))
         read = f"gp.read_csv(..., {of_files}{missing}), or "
         read = "" if has_others or len(strays) > _NUM_STRAYS or ".str." in of_frames else read

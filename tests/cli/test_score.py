@@ -310,14 +310,14 @@ def test_marks_of_missing_values_are_told_and_read_as_in_the_fit(
     gp.save(tmp_path / "run", pipeline, scorer.model)
     call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.csv"), str(tmp_path / "out"), "--proba"]
     assert main(call) == 2
-    offered = "--timestamp-format '%d-%b-%Y' --null-value 'NA' --null-value '-'"
+    offered = "--timestamp-format '%d-%b-%Y' --null-value 'day=-'"
     assert f"Try: {offered}" in capsys.readouterr().err
     ambiguous = frame.assign(day=["04.05.2000", "-"] * 30)
     ambiguous.to_csv(tmp_path / "ambiguous.csv", index=False)
     assert main([*call[:2], str(tmp_path / "ambiguous.csv"), *call[3:]]) == 2
     assert "Try: --timestamp-format '%d.%m.%Y' or '%m.%d.%Y' --null-value" in capsys.readouterr().err
     assert main([*call, *offered.replace("'", "").split()]) == 0
-    assert "Categorify: column 'k' has '?' in 20 of 60 rows" in caplog.text and "--null-value" in caplog.text
+    assert "Categorify: column 'k' has '?' in 20 of 60 rows" in caplog.text and "--null-value 'k=?'" in caplog.text
     caplog.clear()
     words = frame.replace({"k": {"?": "unbekannt"}})
     words.to_csv(tmp_path / "words.csv", index=False)
@@ -326,7 +326,9 @@ def test_marks_of_missing_values_are_told_and_read_as_in_the_fit(
     )
     assert "Categorify: column 'k' has 'unbekannt' in 20 of 60 rows" in caplog.text
     caplog.clear()
-    assert main([*call, "--overwrite", *offered.replace("'", "").split(), "--null-value", "?"]) == 0
+    assert main([*call, "--overwrite", *offered.replace("'", "").split(), "--null-value", "k=?"]) == 0
+    assert main([*call, "--overwrite", *offered.replace("'", "").split(), "--null-value", "?"]) == 2
+    assert "Try: --null-value COLUMN=? for each column" in capsys.readouterr().err
     expected = scorer.predict_proba(gp.read_csv(tmp_path / "rows.csv", **form))  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected.compute(), check_dtype=False)
     assert "none of the fit's categories" not in caplog.text

@@ -315,6 +315,14 @@ def test_a_few_rows_without_a_target_are_not_warned_of(caplog: pytest.LogCapture
     assert "keeps them" not in caplog.text
 
 
+def test_a_column_that_is_missing_in_many_rows_is_warned_of_as_a_target(caplog: pytest.LogCaptureFixture) -> None:
+    for num_missing, warns in ((20, False), (24, True)):
+        caplog.clear()
+        table = MEDALS.assign(medal=MEDALS["medal"].fillna("none").where(MEDALS["x"] >= num_missing))
+        gp.Pipeline([], gp.Features(["x"], target="medal")).fit(table)
+        assert ("target 'medal': it is missing in 24 of 60 rows, and these are left out" in caplog.text) == warns
+
+
 def test_a_condition_that_only_rows_without_its_column_do_not_satisfy() -> None:
     with pytest.raises(errors.BadData, match="medal is missing in 20 of 60 rows") as caught:
         pipeline("medal in ['Gold', 'Silver']").fit(MEDALS)

@@ -56,7 +56,7 @@ def read_csv(
     comment: str | None = None,
     decimal: str = ".",
     thousands: str | None = None,
-    null_values: str | Sequence[str] = NULL_VALUES,
+    null_values: str | Sequence[str] | Mapping[str, str | Sequence[str]] = NULL_VALUES,
     timestamp_formats: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
     on_mismatch: str = "raise",
     on_bad: str = "raise",
@@ -85,7 +85,7 @@ def read_csv(
         decimal: the decimal point of numbers.
         thousands: the separator that is removed behind digits of numbers, before the decimal point.
         null_values: texts that mean a missing value, as the empty one does, in columns of any type, quoted or not; they
-            stand in place of `NA` and its kin.
+            stand in place of `NA` and its kin. Or, by column, `{"day": "unknown"}`: beside these, in that column alone.
         timestamp_formats: `strptime` formats that text in any column may have, beside ISO 8601; a text that two of them
             read as different times is an error. Or, by column, `{"day": "%d/%m/%Y"}`: such a column has times in these
             formats alone, in digits too, as `"%Y%m%d"`. Times with an offset become UTC, which `Dataset.conversions`
@@ -213,14 +213,19 @@ def _make_form(
     comment: str | None,
     decimal: str,
     thousands: str | None,
-    null_values: str | Sequence[str],
+    null_values: str | Sequence[str] | Mapping[str, str | Sequence[str]],
     timestamp_formats: str | Sequence[str] | Mapping[str, str | Sequence[str]],
 ) -> CsvForm:
     """Make the form that arguments of `read_csv` describe; columns with formats of their own are times in `dtypes`."""
     check_names("read_csv", None, names=names)
     by_column = timestamp_formats if isinstance(timestamp_formats, Mapping) else {}
     for_all = () if isinstance(timestamp_formats, Mapping) else timestamp_formats
+    column_nulls = null_values if isinstance(null_values, Mapping) else {}
+    null_values = NULL_VALUES if isinstance(null_values, Mapping) else null_values
     check_names("read_csv", null_values=null_values, timestamp_formats=for_all)
+    for column, texts in column_nulls.items():
+        check_name("read_csv", null_values=column)
+        check_names("read_csv", null_values=texts)
     for column, formats in by_column.items():
         check_name("read_csv", timestamp_formats=column)
         check_names("read_csv", empty=False, timestamp_formats=formats)
@@ -240,6 +245,7 @@ def _make_form(
         delimiter=sep,
         names=None if names is None else as_list(names),
         null_values=list(dict.fromkeys(["", *as_list(null_values)])),
+        column_nulls={name: as_list(texts) for name, texts in column_nulls.items()},
         timestamp_formats=TimeFormats(tuple(as_list(for_all))),
         column_formats={name: TimeFormats(tuple(as_list(each)), with_iso=False) for name, each in by_column.items()},
         encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
@@ -338,20 +344,22 @@ class _Parser(ABC):
 
         The source casts it when it is read, as one of a Parquet file. The types that are returned are the known ones.
         """
-        file_columns: dict[str, Column] = {}
+        file_columns, errors = dict[str, Column](), dict[str | None, SchemaMismatch]()
         while True:
             try:
                 parquet_file, final_columns = self._write(file, {**columns, **file_columns}, input_file)
             except SchemaMismatch as error:
                 name = error.column
-                if name is None or name in file_columns or not self._policy.casts or not self._columns:
+                if name in errors:  # its own type is that of a value which does not fit, and not that of the others
+                    raise errors[name] from None
+                if name is None or not self._policy.casts or not self._columns:
                     raise
                 kind, column = columns[name].kind, infer(name)
                 # A number in text is no time, as one of microseconds in a Parquet file is.
                 is_time = pa.types.is_timestamp(kind) != pa.types.is_timestamp(column.kind)
                 if is_time or column.adapted or column.kind in (kind, pa.null()):
                     raise
-                file_columns[name] = column
+                file_columns[name], errors[name] = column, error
             else:
                 return parquet_file, {**final_columns, **{name: columns[name] for name in file_columns}}
 
@@ -453,7 +461,7 @@ class _CsvParser(_Parser):
         for name in (*(self._names or ()), *self._dtypes):
             if name not in all_names:
                 raise ColumnNotFound.among(input_file.path, name, all_names)
-        for name in self._form.column_formats:  # a folder's name is no text of the file
+        for name in (*self._form.column_formats, *self._form.column_nulls):  # a folder's name is no text of the file
             if name not in file.names:
                 raise ColumnNotFound.among(input_file.path, name, file.names)
         names = [name for name in file.names if self._names is None or name in self._names]

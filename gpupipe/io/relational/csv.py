@@ -37,6 +37,7 @@ from gpupipe.io.relational.text_file import (
 )
 from gpupipe.io.relational.time_formats import ISO_FORMATS, TimeFormats, choose_formats, invalidate, list_times
 from gpupipe.support.text import format_count
+from gpupipe.support.text_dates import ISO_TIME, find_formats
 from gpupipe.support.times import has_offset
 
 NULL_VALUES = ("NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
@@ -58,6 +59,7 @@ class CsvForm:
     delimiter: str = ","
     names: Sequence[str] | None = None
     null_values: Sequence[str] = ("", *NULL_VALUES)
+    column_nulls: Mapping[str, Sequence[str]] = field(default_factory=dict)  # beside them, of single columns
     timestamp_formats: TimeFormats = field(default_factory=TimeFormats)  # of columns that have none of their own
     column_formats: Mapping[str, TimeFormats] = field(default_factory=dict)
     encoding: str = "utf-8"
@@ -75,6 +77,18 @@ class CsvForm:
         if self.decimal != ".":
             text = text.str.replace_all(".", "_", literal=True).str.replace_all(self.decimal, ".", literal=True)
         return text
+
+
+def _suggest_time_formats(
+    name: str, formats: Sequence[str], own_formats: Sequence[str], *, by_column: bool, has_zone: bool
+) -> str:
+    """Suggest the formats that read a column whose values are in these, and in those that the first values have."""
+    if has_zone:
+        choices = " or ".join(f"{{{name!r}: {['%Y-%m-%dT%H:%M:%SZ', form]}}}" for form in formats)
+        return f"timestamp_formats={choices} where all times in ISO format end in Z; or dtypes={{{name!r}: 'string'}}"
+    lists = [[*own_formats, form] for form in formats]
+    choices = " or ".join(str({name: each} if by_column else each) for each in lists)
+    return f"timestamp_formats={choices}, as the times are written"
 
 
 def _reads_in_python(text: str, form: str) -> bool:
@@ -123,7 +137,7 @@ class CsvFile(TextFile):
                 ends = np.flatnonzero((array == _NEWLINE) & ~np.logical_xor.accumulate(array == _QUOTE))
                 head = head[: int(ends[-1]) + 1] if len(ends) else head + file.read()  # whole rows
         try:
-            texts = self._scan(io.BytesIO(head), {}, self._form.null_values).select(names).collect()
+            texts = self._scan_texts(io.BytesIO(head), names).collect()
         except pl.exceptions.PolarsError:
             if self._is_rewritten:
                 raise
@@ -142,6 +156,8 @@ class CsvFile(TextFile):
     def _is_careful(self, columns: Mapping[str, Column]) -> bool:
         # A GPU's parser makes a value that is no number a missing one; of its casts it is an error.
         if self._backend == "gpu" or (self._form.decimal, self._form.thousands) != (".", None):
+            return True
+        if not columns.keys().isdisjoint(self._form.column_nulls):
             return True
         whole = any(pa.types.is_integer(column.kind) and not column.is_asked for column in columns.values())
         return whole and (self._survey.has_signs or self._is_rewritten)
@@ -195,7 +211,15 @@ class CsvFile(TextFile):
         return parse(text, column, strict=strict, on_gpu=strict and self._backend == "gpu").alias(name)
 
     def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
-        return self._scan(self._text, {}, self._form.null_values).select(names)
+        return self._scan_texts(self._text, names)
+
+    def _scan_texts(self, source: Any, names: Sequence[str]) -> pl.LazyFrame:
+        marks = {name: list(texts) for name, texts in self._form.column_nulls.items() if name in names}
+        texts = self._scan(source, {}, self._form.null_values).select(names)
+        return texts.with_columns(
+            pl.when(pl.col(name).is_in(each)).then(pl.lit(None, pl.String)).otherwise(pl.col(name)).alias(name)
+            for name, each in marks.items()
+        )
 
     def _scan(self, source: Any, kinds: Mapping[str, Any], null_values: Sequence[str]) -> pl.LazyFrame:
         """Scan a file or its first bytes, as text where `kinds` does not name another type."""
@@ -243,6 +267,9 @@ class CsvFile(TextFile):
             remedy = f"its format beside {', '.join(own_formats)}, or {as_text}"
         if pa.types.is_timestamp(kind) and has_offset(value) != (kind.tz is not None):
             remedy = f"{as_text}: times with and without an offset are of two kinds"
+        if pa.types.is_timestamp(kind) and (formats := find_formats([value])) and not re.fullmatch(ISO_TIME, value):
+            by_column, has_zone = name in self._form.column_formats, kind.tz is not None
+            remedy = _suggest_time_formats(name, formats, own_formats, by_column=by_column, has_zone=has_zone)
         if any(re.search("%[aA]", form) and _reads_in_python(value, form) for form in own_formats):
             remedy = f"{as_text}: the day of the week is another than the date's"
         if pa.types.is_timestamp(kind) and value[:1].isspace() and list_times(value.strip(), own_formats, kind):

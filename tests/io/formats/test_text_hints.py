@@ -60,7 +60,9 @@ def test_numbers_with_commas_are_offered_thousands(tmp_path: Path) -> None:
     assert caught.value.remedy == "thousands=',', or dtypes={'a': 'string'}"
 
 
-@pytest.mark.parametrize(("second", "dtypes", "offered"), [('"x"', None, "T.Cast"), ("2.5", "string", "columns=")])
+@pytest.mark.parametrize(
+    ("second", "dtypes", "offered"), [('"x"', None, "on_mismatch='cast' where"), ("2.5", "string", "columns=")]
+)
 def test_values_of_two_types_are_offered_no_type(tmp_path: Path, second: str, dtypes: str | None, offered: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"a": 1}}\n{{"a": {second}}}\n')
     with pytest.raises(SchemaMismatch) as caught:

@@ -96,6 +96,27 @@ def test_forms_of_text(tmp_path: Path) -> None:
         gp.read_csv(tmp_path / "1.csv", sep="::")
 
 
+@pytest.mark.parametrize("thousands", [None, ","])
+def test_a_text_may_be_a_missing_value_in_one_column_alone(tmp_path: Path, thousands: str | None) -> None:
+    """A stray word among dates is a class of the target."""
+    text = "day,kind,n\n02.01.2024,Career,-\nCareer,NA,2\n,Paid,None\n"
+    data = gp.read_csv(
+        write(tmp_path / "1.csv", text),
+        null_values={"day": "Career", "n": ["-", "?"]},
+        timestamp_formats={"day": "%d.%m.%Y"},
+        thousands=thousands,
+    )
+    assert [item.dtype for item in data.schema] == ["timestamp", "string", "int64"]
+    assert plain(data.compute()) == [
+        {"day": pd.Timestamp("2024-01-02"), "kind": "Career", "n": None},
+        {"day": None, "kind": None, "n": 2},
+        {"day": None, "kind": "Paid", "n": None},
+    ]
+    assert plain(gp.read_csv(tmp_path / "1.csv", columns="n", null_values={"n": "-"}).compute())[0] == {"n": None}
+    with pytest.raises(ColumnNotFound, match="column 'dey' not found"):
+        gp.read_csv(tmp_path / "1.csv", null_values={"dey": "-"})
+
+
 @pytest.mark.parametrize("text", ["a,b", "a,b\n", "a,b\r\n\r\n"])
 def test_a_header_alone_is_an_empty_dataset(tmp_path: Path, text: str) -> None:
     dataset = gp.read_csv(write(tmp_path / "a.csv", text))
@@ -533,3 +554,25 @@ def test_dates_in_a_format_that_is_asked_for_are_no_numbers_with_thousands(tmp_p
     assert frame["day"].tolist() == [pd.to_datetime(day, dayfirst=True), pd.Timestamp("2024-02-13")]
     assert frame["price"].tolist() == [1234.5, 2.5]
     assert frame["rows"].tolist() == [1000, 12]
+
+
+@pytest.mark.parametrize(
+    ("first", "own", "offered"),
+    [
+        ("2024-04-16T22:55:00", None, "['%d.%m.%Y %H:%M']"),
+        ("2024-04-16T22:55:00Z", None, "{'at': ['%Y-%m-%dT%H:%M:%SZ', '%d.%m.%Y %H:%M']}"),
+        ("2024/04/16", {"at": "%Y/%m/%d"}, "{'at': ['%Y/%m/%d', '%d.%m.%Y %H:%M']}"),
+        ("2024/04/16", ["%Y/%m/%d"], "['%Y/%m/%d', '%d.%m.%Y %H:%M']"),
+    ],
+)
+def test_a_file_with_times_in_another_form_is_offered_the_formats_of_both(
+    tmp_path: Path, first: str, own: Any, offered: str
+) -> None:
+    write(tmp_path / "a.csv", f"at,x\n{first},1\n")
+    write(tmp_path / "b.csv", "at,x\n18.04.2024 22:55,2\n")
+    options = {} if own is None else {"timestamp_formats": own}
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_csv(tmp_path, **options).compute()
+    assert (caught.value.remedy or "").startswith(f"timestamp_formats={offered}")
+    times = gp.read_csv(tmp_path, timestamp_formats=eval(offered)).compute()["at"]
+    assert times.dt.date.astype(str).tolist() == ["2024-04-16", "2024-04-18"]

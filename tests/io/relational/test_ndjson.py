@@ -401,3 +401,12 @@ def test_a_file_whose_numbers_are_in_quotes_is_offered_what_reads_it(tmp_path: P
         gp.read_json(tmp_path).compute()
     assert caught.value.remedy.startswith("on_mismatch='cast' where all values of this file are in quotes")
     assert gp.read_json(tmp_path, on_mismatch="cast").compute()["x"].tolist()[:3] == [38.5, 40.5, 39.1]
+
+
+@pytest.mark.parametrize("text", ['"199.5"', '""'])
+def test_a_text_among_numbers_is_named_where_files_are_cast(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1.5}\n' * 9)
+    (tmp_path / "b.jsonl").write_text('{"x": 0.5}\n' * 9 + f'{{"x": {text}}}\n')
+    for on_mismatch in ("raise", "cast"):
+        with raises(SchemaMismatch, where="b.jsonl", got=text.strip('"'), match="row 10, column 'x'"):
+            gp.read_json(tmp_path, on_mismatch=on_mismatch).compute()
