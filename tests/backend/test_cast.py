@@ -304,6 +304,6 @@ def test_a_text_of_two_words_is_offered_the_condition(backend: Backend) -> None:
 
 def test_all_texts_that_are_no_numbers_are_counted() -> None:
     texts = ["12.5"] * 50 + ["n.a."] * 3 + [f"€ {number}" for number in range(47)]
-    with pytest.raises(errors.BadData, match="50 values do not fit float64, got 'n.a.'") as caught:
+    with pytest.raises(errors.BadData, match=r"50 values do not fit float64, got 'n\.a\.'") as caught:
         gp.Pipeline([T.Cast({"x": "float64"})]).fit(pd.DataFrame({"x": texts})).transform(pd.DataFrame({"x": texts}))
     assert caught.value.row == 50
