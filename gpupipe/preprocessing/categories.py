@@ -182,7 +182,8 @@ def _warn_of_unknown(step: LearnedStep, name: str, column: Column, lookup: Looku
             text = column.dictionary[code].as_py()
             _log.warning(
                 "%s: column %r has %r in %d of %s, which is none of the fit's categories; where it marks a missing "
-                "value, null_values={%r: %r} of read_csv, or --null-value %r of the command, makes it one",
+                "value, gp.Pipeline([T.Replace({%r: {%r: None}})]).fit(data).transform(data) makes it one, of CSV "
+                "--null-value %r of the command, too",
                 step.class_name,
                 name,
                 text,

@@ -212,12 +212,12 @@ def test_a_writer_that_is_killed_and_the_next_that_goes_on(
     def hold(request: Request) -> str | None:
         if is_at(moment, request, len(proxy.requests)):
             reached.set()
-            released.wait(30)
+            released.wait(150)
         return None
 
     proxy.fault = hold
     with start(url, inputs, proxy.url) as writer:
-        for _ in range(300):
+        for _ in range(1200):
             if reached.wait(0.1) or writer.poll() is not None:
                 break
         writer.kill()
