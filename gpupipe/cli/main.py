@@ -165,9 +165,9 @@ def _parser() -> argparse.ArgumentParser:
             "--timestamp-format", dest="timestamp_formats", action="append", metavar="FORMAT", help=times
         )
         marks = (
-            "of CSV, a text that is a missing value, in place of NA, NULL and the like, or beside them in one column "
+            "of CSV, a text that is a missing value, in place of NA, NULL and the like, or beside them in one column;"
         )
-        marks += "alone; may be given several times"
+        marks += " may be given several times"
         reading.add_argument("--null-value", dest="null_values", action="append", metavar="[COLUMN=]TEXT", help=marks)
     score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
     score.set_defaults(run=_score)

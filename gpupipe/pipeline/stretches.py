@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.backend import Array, Backend, select
 from gpupipe.io import Dataset, run_partitions
 
 _MOST_GAPS = 1 << 16  # that are kept, the longest ones
@@ -88,12 +88,7 @@ def find_stretches(dataset: Dataset, names: Sequence[str], backend: str) -> dict
 
 def _find_in_part(names: Sequence[str], backend_name: str, part: Dataset) -> Mapping[str, Stretches]:
     backend, (partition,) = select(backend_name), part.partitions
-    return find_frame_stretches(part.read(partition, names, backend), names, backend)
-
-
-def find_frame_stretches(frame: Frame, names: Sequence[str], backend: Backend) -> dict[str, Stretches]:
-    """Find the stretches of columns of a coded frame, of those that have values."""
-    stretches: dict[str, Stretches] = {}
+    frame, stretches = part.read(partition, names, backend), dict[str, Stretches]()
     for name in names:
         column = backend.column(frame, name)
         missing = column.missing(backend.xp)

@@ -113,6 +113,8 @@ def test_a_text_may_be_a_missing_value_in_one_column_alone(tmp_path: Path, thous
         {"day": None, "kind": "Paid", "n": None},
     ]
     assert plain(gp.read_csv(tmp_path / "1.csv", columns="n", null_values={"n": "-"}).compute())[0] == {"n": None}
+    kinds = gp.read_csv(tmp_path / "1.csv", null_values={"kind": "Paid"}).compute()["kind"]
+    assert kinds.fillna("").tolist() == ["Career", "", ""]
     with pytest.raises(ColumnNotFound, match="column 'dey' not found"):
         gp.read_csv(tmp_path / "1.csv", null_values={"dey": "-"})
 
