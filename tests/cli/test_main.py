@@ -113,6 +113,7 @@ def test_inspect_takes_a_target_and_writes_a_page(tmp_path: Path, capsys: pytest
         (["--help"], "stdout", ""),
     ],
 )
+@pytest.mark.slow
 def test_a_pipe_that_is_read_no_more_ends_quietly(arguments: list[object], stream: str, unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `| head` does

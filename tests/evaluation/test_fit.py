@@ -166,6 +166,7 @@ def test_a_target_whose_texts_are_money_says_so(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("metric", ["rmse", "mae", "r2", "mape", "top_2_accuracy"])
+@pytest.mark.slow
 def test_errors_of_numbers_are_no_metrics_of_logits(metric: str) -> None:
     frame = frame_of(60, 1)
     scorer = gp.fit(frame, target="late", model=gp.models.Linear)
@@ -200,6 +201,7 @@ def test_the_task_may_be_said_where_a_target_counts() -> None:
 
 
 @pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.slow
 def test_the_only_row_of_a_class_is_learned_from_where_classes_are_floats(has_gaps: bool) -> None:
     """As pandas has whole numbers beside missing values."""
     classes = (np.arange(300) % 4).astype(float)

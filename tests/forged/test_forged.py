@@ -76,6 +76,7 @@ class Faulty(Case):
 
 
 @pytest.mark.filterwarnings("ignore:This process")  # of Python 3.12, on forks and threads
+@pytest.mark.slow
 def test_every_fault_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forged, "MOST_SECONDS", 10.0)
     monkeypatch.setattr(forged, "MOST_GROWTH", 50 << 20)

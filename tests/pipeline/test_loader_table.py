@@ -211,6 +211,7 @@ def test_numbers_in_half_the_memory(files: Path, residency: str) -> None:
 
 @pytest.mark.parametrize("how", ["left", "inner"])
 @pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.slow
 def test_rows_that_a_join_doubles_are_all_in_the_table(how: Any, chained: bool) -> None:
     left = gp.from_frame(pd.DataFrame({"k": np.arange(5000), "x": np.arange(5000.0)}), num_partitions=3, backend="cpu")
     right = pd.DataFrame({"k": np.repeat(np.arange(100, 5100), 2), "z": np.arange(10_000.0)})

@@ -73,6 +73,7 @@ def test_a_history_that_ends_too_early_is_told(caplog: pytest.LogCaptureFixture)
         assert (hole in caplog.text) == warns
 
 
+@pytest.mark.slow
 def test_a_short_history_that_ends_too_early_is_told_by_the_gaps_of_the_fit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

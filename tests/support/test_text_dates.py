@@ -137,6 +137,7 @@ MIXED = [("%m/%d/%Y", "%Y-%m-%d"), ("%d.%m.%Y", "%Y-%m-%d %H:%M"), ("%d-%b-%y", 
 @pytest.mark.parametrize("verb", ORDERED)
 @pytest.mark.parametrize("step", [3, 500])
 @pytest.mark.parametrize("forms", MIXED)
+@pytest.mark.slow
 def test_neither_do_dates_in_several_formats(forms: tuple[str, str], step: int, verb: str, tmp_path: Path) -> None:
     """One date in another format had ended the notice of all."""
     texts = [DAYS.strftime(form).to_series(index=FRAME.index) for form in forms]
@@ -154,6 +155,7 @@ def test_neither_do_dates_in_several_formats(forms: tuple[str, str], step: int, 
 
 @pytest.mark.parametrize("verb", ORDERED)
 @pytest.mark.parametrize("forms", [("%m/%d/%Y", "%d/%m/%Y"), ("%Y-%m-%d", "%Y/%m/%d")])
+@pytest.mark.slow
 def test_neither_do_those_whose_order_or_signs_differ(forms: tuple[str, str], verb: str) -> None:
     texts = [DAYS.strftime(form).to_series(index=FRAME.index) for form in forms]
     with pytest.raises(GpupipeError, match="letters"):
@@ -354,6 +356,7 @@ def write_dates(form: str, first: str) -> tuple[list[pd.Timestamp], list[str]]:
 
 
 @pytest.mark.parametrize("form", OTHER_FORMS)
+@pytest.mark.slow
 def test_dates_in_other_common_forms_are_refused_with_the_format_that_reads_them(form: str, tmp_path: Path) -> None:
     """Of SQL Server, ctime, git, mails and logs, and with a full stop or without a comma: none had been seen."""
     times, texts = write_dates(form, OTHER_FORMS[form])

@@ -79,6 +79,7 @@ def test_local_times_are_pandas(backend: Backend, zone: str) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(st.datetimes(datetime(2500, 1, 1), datetime(9998, 1, 1)), st.sampled_from(FEW))  # noqa: DTZ001 - in UTC
+@pytest.mark.slow
 def test_the_rules_go_on_after_the_last_century(backend: Backend, at: datetime, zone: str) -> None:
     local = at.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
     moments = np.array([at], "datetime64[us]").view("int64")

@@ -441,6 +441,7 @@ def test_a_writer_that_is_killed_leaves_the_old_result(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
 @pytest.mark.parametrize("value", [7, "a", pd.Timestamp("2024-05-01 10:00:00")])
+@pytest.mark.slow
 def test_the_first_missing_value_in_a_new_file_makes_no_other_job(tmp_path: Path, form: str, value: Any) -> None:
     def add(day: int, column: list[Any]) -> None:
         frame = pd.DataFrame({"id": range(3 * day, 3 * day + 3), "x": pd.array(column)})

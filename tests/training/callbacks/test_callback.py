@@ -240,6 +240,7 @@ def test_tensorboard_that_is_missing_says_how_to_install_it(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("batches", "accumulate"), [(3, 1), (40, 1), (40, 4)])
+@pytest.mark.slow
 def test_a_trace_names_the_parts_of_an_update(problem: Problem, tmp_path: Path, batches: int, accumulate: int) -> None:
     train = problem("binary", batches * 8, batch_size=8)
     trainer_for(train, profile=tmp_path / "trace", max_epochs=1, accumulate=accumulate).fit(train)
