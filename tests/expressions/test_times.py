@@ -73,6 +73,7 @@ def test_floor_is_pandas(backend: Backend, length: str, times: list[Any]) -> Non
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata", "America/St_Johns", "UTC"])
 @pytest.mark.parametrize("length", ["1D", "6h", "7 days"])
+@pytest.mark.slow
 def test_floor_in_a_zone_is_pandas(backend: Backend, zone: str, length: str) -> None:
     """Two years by the half hour, over four changes of summer time."""
     times = pd.date_range("2023-01-01", "2024-12-31", freq="30min", tz="UTC", unit="us")

@@ -214,6 +214,7 @@ def test_a_sample_is_the_same_for_any_partitioning(backend: Backend, make: Any) 
 
 @pytest.mark.parametrize("tol", [1e-4, 0.0])
 @pytest.mark.parametrize("values", [[1e140] + [0.0] * 40, [0.0] * 40 + [1e140, 3.0], [1e9 + n for n in range(41)]])
+@pytest.mark.slow
 def test_passes_over_all_rows_do_not_depend_on_rounding(backend: Backend, tol: float, values: list[float]) -> None:
     """A row far from all others that the sample lacks: what is left of it after a move is the sum's last bits."""
     table: learned.Table = {"x": ("float64", values)}

@@ -75,6 +75,7 @@ HOPS = [
 
 
 @pytest.mark.parametrize("prepared", HOPS)
+@pytest.mark.slow
 def test_a_hand_over_copies_nothing(prepared: Callable[..., Any], backend: Backend) -> None:
     source, hop = prepared(backend)
     kept, moved = hop(), backend.transfers.num_bytes

@@ -148,6 +148,7 @@ def test_the_default_brings_the_error_down() -> None:
 
 
 @pytest.mark.parametrize("loss", [lambda output, batch: (output - batch.target).abs(), "bce"])
+@pytest.mark.slow
 def test_a_loss_that_may_mean_raw_targets_is_asked_about(loss: Any) -> None:
     frame = table().assign(share=lambda f: f["x"].clip(-3, 3) / 6 + 0.5)
     by_default = gp.Pipeline([], gp.Features(["x"], target="share")).fit(frame)

@@ -130,6 +130,7 @@ def test_numbers_in_order_that_a_history_lacks_before_the_data_are_told(caplog: 
         assert ("history= ends 3 before the data, by 'week', and has no gap as long" in caplog.text) == warns
 
 
+@pytest.mark.slow
 def test_rows_that_a_history_has_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
     past, tomorrow = make_sales()
     tomorrow = tomorrow.assign(sales=np.nan)
@@ -167,6 +168,7 @@ def test_rows_without_those_before_them_are_told(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("step", [T.CumulativeCount("store", order_by="date"), T.Lag("promo", **BY_STORE)])
+@pytest.mark.slow
 def test_rows_after_those_of_the_fit_without_a_history_are_told(
     step: T.Transform, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -459,6 +459,7 @@ PERIODS = {
 
 @pytest.mark.parametrize("verb", ["lag", "lag after a step", "window of a frame", "cut", "folds", "sort"])
 @pytest.mark.parametrize("form", PERIODS)
+@pytest.mark.slow
 def test_neither_do_months_and_quarters_whose_letters_are_in_another_order(
     form: str, verb: str, tmp_path: Path
 ) -> None:
